@@ -1,0 +1,47 @@
+"""The JAX calls whose names or defaults differ between the versions we support (0.10.2 and 0.11.2).
+
+Everything else in the project imports them from here, so that a new JAX version is one file to look at.
+"""
+
+import contextlib
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+import jax
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextlib.contextmanager
+def x64() -> Iterator[None]:
+    """64-bit arithmetic inside the block: byte counts and step sums need more than float32's 24 bits."""
+    with jax.enable_x64(True):
+        yield
+
+
+def in_x64(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a cost-side function so that it always traces and runs in 64 bits."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with x64():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:
+    """Keep compiled programs on disk, so that the second `plan` on a machine starts warm.
+
+    `MESHWRIGHT_CACHE` overrides the folder; an unwritable folder costs speed, never the answer.
+    """
+    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "meshwright" / "jax"
+    folder = folder or pathlib.Path(os.environ.get("MESHWRIGHT_CACHE", default))
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder

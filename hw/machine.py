@@ -1,0 +1,191 @@
+"""A machine: datasheet figures and efficiency curves as differentiable leaves, with the source of each beside them."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from hw.compat import in_x64
+from hw.errors import MeshwrightError
+from hw.figures import DataError, Figure, Provenance, chip_names, read_chip, read_curves
+from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
+
+_FAMILY_FIELDS: Final = ("bandwidth_efficiency", "flops_efficiency", "latency", "cta_latency")
+_COLLECTIVE_FIELDS: Final = ("link_efficiency", "nic_efficiency", "latency", "nic_latency")
+
+
+class FamilyCurves(eqx.Module):
+    """How near to the datasheet each family comes (fractions), its fixed costs (seconds), and an 80 % half-width.
+
+    `latency` is paid once a launch, `cta_latency` once a wave.
+    """
+
+    bandwidth_efficiency: Float[Array, "families rates"]
+    flops_efficiency: Float[Array, "families rates"]
+    latency: Float[Array, "families rates"]
+    cta_latency: Float[Array, "families rates"]
+    spread: Float[Array, "families"]
+
+    def scaled(self, sign: float) -> "FamilyCurves":
+        """The curves at one end of the range: every time longer (+1) or shorter (-1) by the spread."""
+        factor = (1.0 + sign * self.spread)[:, None] * jnp.ones_like(self.latency)
+        return FamilyCurves(
+            jnp.minimum(self.bandwidth_efficiency / factor, 1.0),
+            jnp.minimum(self.flops_efficiency / factor, 1.0),
+            self.latency * factor,
+            self.cta_latency * factor,
+            jnp.zeros_like(self.spread),
+        )
+
+
+class CollectiveCurves(eqx.Module):
+    """The same for exchanges: `latency` is alpha inside a domain, `nic_latency` what leaving it adds."""
+
+    link_efficiency: Float[Array, "kinds"]
+    nic_efficiency: Float[Array, "kinds"]
+    latency: Float[Array, "kinds"]
+    nic_latency: Float[Array, "kinds"]
+    spread: Float[Array, "kinds"]
+
+    def scaled(self, sign: float) -> "CollectiveCurves":
+        """As `FamilyCurves.scaled`."""
+        factor = 1.0 + sign * self.spread
+        return CollectiveCurves(
+            jnp.minimum(self.link_efficiency / factor, 1.0),
+            jnp.minimum(self.nic_efficiency / factor, 1.0),
+            self.latency * factor,
+            self.nic_latency * factor,
+            jnp.zeros_like(self.spread),
+        )
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Figures by path, for reports. Equal for equal chips, so that it never causes a second compilation."""
+
+    chip: str
+    figures: Mapping[str, Figure] = field(compare=False, repr=False)
+
+
+class Machine(eqx.Module):
+    """GPUs of one kind and the fabric between them. Bytes, bytes/s, FLOP/s, seconds; bandwidths are one way, a GPU."""
+
+    name: str = eqx.field(static=True)
+    sources: Sources = eqx.field(static=True)
+    sms: Float[Array, ""]
+    memory_bytes: Float[Array, ""]
+    start_bytes: Float[Array, ""]
+    hbm_bandwidth: Float[Array, ""]
+    peak: Float[Array, "rates"]
+    link_bandwidth: Float[Array, ""]
+    nic_bandwidth: Float[Array, ""]
+    domain: Float[Array, ""]
+    gpus_per_host: Float[Array, ""]
+    curves: FamilyCurves
+    exchange: CollectiveCurves
+
+    @property
+    def free_bytes(self) -> Float[Array, ""]:
+        """Memory of a GPU that is free once the driver and the context have taken theirs."""
+        return self.memory_bytes - self.start_bytes
+
+    def slower(self) -> "Machine":
+        """The machine at the slow end of the 80 % range of every curve."""
+        return self._at(1.0)
+
+    def faster(self) -> "Machine":
+        """The machine at the fast end of the 80 % range, nowhere beyond the datasheet."""
+        return self._at(-1.0)
+
+    @in_x64
+    def _at(self, sign: float) -> "Machine":
+        ends = (self.curves.scaled(sign), self.exchange.scaled(sign))
+        return eqx.tree_at(lambda m: (m.curves, m.exchange), self, ends)
+
+    def figure(self, path: str) -> Figure:
+        """The figure as loaded, e.g. `hbm_bandwidth`, `peak.fp8`, `gemm.latency.fp8`, `all_gather.spread`."""
+        return _lookup(self.sources.figures, path, self.name)
+
+    def family_provenance(self, family: Family, rate: Rate) -> Provenance:
+        """The weakest provenance among the curve figures that price this family at this rate."""
+        figures = self.sources.figures
+        return _weakest(_lookup(figures, f"{family}.{name}.{rate}", self.name) for name in _FAMILY_FIELDS)
+
+    def collective_provenance(self, kind: CollectiveKind, crosses: bool = False) -> Provenance:
+        """The same for an exchange; what only matters outside the domain counts where `crosses`."""
+        names = _COLLECTIVE_FIELDS if crosses else ("link_efficiency", "latency")
+        return _weakest(_lookup(self.sources.figures, f"{kind}.{name}", self.name) for name in names)
+
+
+@in_x64
+def load_machine(name: str, gpus_per_host: int | None = None, domain: int | None = None) -> Machine:
+    """The machine of a chip's data files, in 64 bits.
+
+    `gpus_per_host` and `domain` (GPUs of one scale-up domain) override the files; where the domain of the chip is its
+    host, it follows an overridden host. Raises MeshwrightError for an unknown chip and for sizes that are no positive
+    integers.
+    """
+    known = chip_names()
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
+        raise MeshwrightError(f"unknown hardware {name!r}: nearest is {near[0]!r}; known are {', '.join(known)}")
+    chip = read_chip(name)
+    figures = {**chip, **read_curves(name)}
+    if gpus_per_host is not None:
+        if domain is None and chip["domain"].value == chip["gpus_per_host"].value:
+            domain = gpus_per_host
+        figures["gpus_per_host"] = _override("gpus_per_host", gpus_per_host)
+    if domain is not None:
+        figures["domain"] = _override("domain", domain)
+
+    def number(path: str) -> jax.Array:
+        return jnp.asarray(_lookup(figures, path, name).value)
+
+    def by_rate(field_name: str) -> jax.Array:
+        return jnp.stack([jnp.stack([number(f"{f}.{field_name}.{r}") for r in RATES]) for f in FAMILIES])
+
+    return Machine(
+        name=name,
+        sources=Sources(name, figures),
+        sms=number("sms"),
+        memory_bytes=number("memory_bytes"),
+        start_bytes=number("start_bytes"),
+        hbm_bandwidth=number("hbm_bandwidth"),
+        peak=jnp.stack([number(f"peak.{r}") for r in RATES]),
+        link_bandwidth=number("link_bandwidth"),
+        nic_bandwidth=number("nic_bandwidth"),
+        domain=number("domain"),
+        gpus_per_host=number("gpus_per_host"),
+        curves=FamilyCurves(
+            **{name: by_rate(name) for name in _FAMILY_FIELDS},
+            spread=jnp.stack([number(f"{f}.spread") for f in FAMILIES]),
+        ),
+        exchange=CollectiveCurves(
+            **{name: jnp.stack([number(f"{k}.{name}") for k in COLLECTIVES]) for name in _COLLECTIVE_FIELDS},
+            spread=jnp.stack([number(f"{k}.spread") for k in COLLECTIVES]),
+        ),
+    )
+
+
+def _lookup(figures: Mapping[str, Figure], path: str, name: str) -> Figure:
+    """A figure by path; one that is not given by rate holds for every rate."""
+    figure = figures.get(path) or figures.get(path.rsplit(".", 1)[0])
+    if figure is None:
+        raise DataError(f"{name}: no figure {path!r}; known are {', '.join(sorted(figures))}")
+    return figure
+
+
+def _override(what: str, value: int) -> Figure:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise MeshwrightError(f"{what}={value!r}: must be a positive integer number of GPUs, such as 8")
+    return Figure(float(value), "GPUs", "given with the request", Provenance.DATASHEET)
+
+
+def _weakest(figures) -> Provenance:
+    order = list(Provenance)
+    return max((figure.provenance for figure in figures), key=order.index)

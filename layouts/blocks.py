@@ -1,0 +1,185 @@
+"""A model's step as blocks: embedding, one block a kind of layer, logits, draft. Each is a list of ops."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import layouts.dense.work as dense
+import layouts.gqa.work as gqa
+import layouts.kda.work as kda
+import layouts.mla.work as mla
+import layouts.moe.work as moe
+from hw.work import CollectiveKind
+from layouts.expression import ONE, ZERO, Expr, total
+from layouts.gqa import GQA
+from layouts.kda import KDA
+from layouts.mla import MLA
+from layouts.models.layer import Layer
+from layouts.models.model import Model
+from layouts.moe import MoE
+from layouts.op import Op, exchange, gemms
+from layouts.residual.work import norm
+from layouts.symbols import (
+    ATTN_CP,
+    ATTN_TP,
+    BY_ALL_TO_ALL,
+    BY_MAX_LEN,
+    BY_ONE_GROUP,
+    BY_SUM_LEN,
+    DRAFT_ROWS,
+    DRAFT_TOKENS,
+    DRAFT_VERIFY,
+    KV_TOKENS,
+    MOE_DP,
+    MOE_ROWS,
+    PP,
+    ROWS,
+    TP,
+)
+from layouts.tensor import Precision, Tensor
+from layouts.vocab.work import embed, logits
+from layouts.weight_gather.work import gathered_bytes, weight_gather
+
+_BF16: Final = 2
+Body = Callable[[Any, Sequence[Tensor], Precision], tuple[Op, ...]]
+_DECODE: Final[Mapping[type, Body]] = {MLA: mla.decode, KDA: kda.decode, GQA: gqa.decode}
+_PREFILL: Final[Mapping[type, Body]] = {MLA: mla.prefill, KDA: kda.prefill, GQA: gqa.prefill}
+
+# A draft pass is the same layer on other rows: every row count shrinks alike.
+_ROW_COUNTS: Final = ("moe_rows", "dense_rows", "shared_rows", "expert_rows", "vocab_rows")
+_DRAFT_PASS: Final[Mapping[str, Expr]] = {
+    "rows": DRAFT_ROWS,
+    "verify": DRAFT_VERIFY,
+    **{name: Expr.symbol(name) * DRAFT_ROWS / ROWS for name in _ROW_COUNTS},
+}
+# A draft with a window of its own is cut by heads alone: DCP leaves it whole.
+_WINDOW_PASS: Final = {**_DRAFT_PASS, "kv_tokens": DRAFT_TOKENS, "window_tokens": DRAFT_TOKENS, "dcp": ONE, "has_dcp": ZERO}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Ops of one part of the step and the bytes of its gathered weights (zero where nothing is sharded)."""
+
+    name: str
+    ops: tuple[Op, ...]
+    staging: Expr = ZERO
+
+
+@dataclass(frozen=True)
+class StepBlocks:
+    """A whole step. `sequence` names the block at each position, in the order in which a rank runs them; `target`
+    and `draft` are the positions of the model's own layers and of the draft's."""
+
+    blocks: tuple[Block, ...]
+    sequence: tuple[int, ...]
+    target: range
+    draft: range
+
+
+def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
+    """Blocks of a decode step (embedding, layers, logits, draft passes) or of a prefill chunk (no draft)."""
+    precision = model.precision
+    layers = tuple(_layer_block(layer, layer.label, precision, prefill) for layer in model.kinds)
+    head = Block("head", (*embed(model.hidden), *_stage_hops(model.hidden)))
+    tail = Block("tail", (*logits(_lm_head(model), precision), *(() if prefill else _commit(model))))
+    draft, passes = ((), 0) if prefill or model.draft is None else (_draft_blocks(model), model.draft.passes)
+    target = tuple(1 + kind for kind in model.kind_of_layer)
+    drafted = tuple(range(2 + len(layers), 2 + len(layers) + len(draft))) * passes
+    return StepBlocks(
+        blocks=(head, *layers, tail, *draft),
+        sequence=(0, *target, 1 + len(layers), *drafted),
+        target=range(1, 1 + len(target)),
+        draft=range(2 + len(target), 2 + len(target) + len(drafted)),
+    )
+
+
+def _layer_block(layer: Layer, name: str, precision: Precision, prefill: bool = False) -> Block:
+    tensors = layer.tensors()
+    split = len(layer.attention.tensors())
+    body = (_PREFILL if prefill else _DECODE)[type(layer.attention)]
+    ops = (
+        norm("input_norm", ROWS, layer.hidden),
+        *body(layer.attention, tensors[:split], precision),
+        *(_prompt_gather(layer, precision) if prefill else ()),
+        *_feed_forward(layer, tensors[split:], precision),
+        *weight_gather(tensors, precision),
+    )
+    return Block(name, ops, gathered_bytes(tensors, precision))
+
+
+def _feed_forward(layer: Layer, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
+    """From attention output to the next layer's input: sum over the attention group, MLP or experts, sum again."""
+    if isinstance(layer.ffn, MoE):
+        return (
+            *_to_experts(layer.hidden),
+            norm("post_attention_norm", MOE_ROWS, layer.hidden),
+            *moe.work(layer.ffn, tensors, precision),
+            *_from_experts(layer.hidden),
+        )
+    whole = ROWS * (_BF16 * layer.hidden)
+    return (
+        exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, whole, ATTN_TP),
+        norm("post_attention_norm", ROWS, layer.hidden),
+        *dense.work(layer.ffn, tensors, precision),
+        exchange("mlp_all_reduce", CollectiveKind.ALL_REDUCE, whole, ATTN_TP),
+    )
+
+
+def _to_experts(hidden: int) -> tuple[Op, ...]:
+    """Rows scattered over the attention group (then dispatched, or gathered by all), or summed where they are."""
+    own, every = ROWS * (_BF16 * hidden), MOE_ROWS * (_BF16 * hidden)
+    scattered = BY_ALL_TO_ALL + BY_MAX_LEN
+    return (
+        exchange("attention_reduce_scatter", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=scattered),
+        exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, TP / MOE_DP, share=BY_MAX_LEN),
+        exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, TP / MOE_DP, share=BY_SUM_LEN),
+        exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, own, ATTN_TP, share=BY_ONE_GROUP),
+    )
+
+
+def _from_experts(hidden: int) -> tuple[Op, ...]:
+    """The way back: each rank ends with all rows of its attention group."""
+    own, every = ROWS * (_BF16 * hidden), MOE_ROWS * (_BF16 * hidden)
+    return (
+        exchange("dp_reduce_scatter", CollectiveKind.REDUCE_SCATTER, every, TP / MOE_DP, share=BY_MAX_LEN),
+        exchange("moe_all_reduce", CollectiveKind.ALL_REDUCE, every, TP / MOE_DP, share=BY_SUM_LEN + BY_ONE_GROUP),
+        exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=BY_ALL_TO_ALL + BY_MAX_LEN),
+    )
+
+
+def _prompt_gather(layer: Layer, precision: Precision) -> tuple[Op, ...]:
+    """Prefill context parallelism: the keys and values of the other parts of the prompt come to every rank."""
+    held = KV_TOKENS * layer.attention.kv_bytes(precision["kv"].name)
+    return (exchange("cp_kv_all_gather", CollectiveKind.ALL_GATHER, held, ATTN_CP, stride=ATTN_TP),) if held else ()
+
+
+def _stage_hops(hidden: int) -> tuple[Op, ...]:
+    """Hidden states and residual handed from stage to stage: pp - 1 sends of a micro-batch's rows."""
+    hop = ROWS * (2 * _BF16 * hidden)
+    return (exchange("pp_send", CollectiveKind.SEND, hop * PP + hop * -1, PP, stride=TP),)
+
+
+def _lm_head(model: Model) -> Tensor:
+    return next(t for t in model.vocabulary() if t.rows is not None)
+
+
+def _commit(model: Model) -> tuple[Op, ...]:
+    """Linear-attention states brought up to the accepted token once a draft was verified, all layers in one go."""
+    states = [kda.commit(la.attention, model.precision) for la in model.layers if isinstance(la.attention, KDA)]
+    if not states or model.draft is None:
+        return ()
+    return (replace(states[0], bytes=total(s.bytes for s in states)),)
+
+
+def _draft_blocks(model: Model) -> tuple[Block, ...]:
+    """The blocks of one draft pass: what stands before its layers, the layers, its logits from the target's head."""
+    draft, precision = model.draft, model.precision
+    assert draft is not None
+    pass_ = _WINDOW_PASS if draft.kv == "window" else _DRAFT_PASS
+    layers = tuple(_layer_block(la, f"draft {la.label}", precision) for la in draft.layers)
+    blocks = (
+        Block("draft in", gemms(draft.extra, precision)),
+        *layers,
+        Block("draft out", logits(_lm_head(model), precision)),
+    )
+    return tuple(replace(b, ops=tuple(op.substitute(pass_) for op in b.ops)) for b in blocks)

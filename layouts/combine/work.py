@@ -1,0 +1,34 @@
+"""The exchanges of decode context parallelism: partial attention outputs of a DCP group become one (rules: DCP)."""
+
+from hw.work import CollectiveKind
+from layouts.op import Op, elementwise, exchange
+from layouts.symbols import ATTN_TP, BY_A2A, BY_AG_RS, BY_FI_A2A, DCP, HAS_DCP, ROWS
+
+_BF16, _FP32 = 2, 4
+_LSE_COLUMNS = 2  # a float32 LSE travels as two bf16 columns of the packed row
+
+
+def combine(heads: int, query_width: int, output_width: int) -> tuple[Op, ...]:
+    """Exchange and merge for `heads` heads whose query has `query_width` and whose output `output_width` values.
+
+    ag_rs: Q all-gather, float32 LSE all-gather, float32 output reduce-scatter. a2a: one packed all-to-all of bf16
+    output and LSE (Q is replicated). fi_a2a: the same bytes in one fused exchange.
+    """
+    outputs = ROWS * heads * DCP / ATTN_TP  # (row, head) pairs a rank holds partial results of
+    packed = outputs * (_BF16 * (output_width + _LSE_COLUMNS))
+    # pack reads and writes the packed rows; the merge reads them and writes 1/dcp of the heads
+    repacked = packed * 3 + outputs * (_BF16 * output_width) / DCP
+    return (
+        exchange("q_all_gather", CollectiveKind.ALL_GATHER, outputs * (_BF16 * query_width), DCP, share=BY_AG_RS * HAS_DCP),
+        exchange("lse_all_gather", CollectiveKind.ALL_GATHER, outputs * _FP32 * DCP, DCP, share=BY_AG_RS * HAS_DCP),
+        exchange(
+            "output_reduce_scatter",
+            CollectiveKind.REDUCE_SCATTER,
+            outputs * (_FP32 * output_width),
+            DCP,
+            share=BY_AG_RS * HAS_DCP,
+        ),
+        exchange("dcp_exchange", CollectiveKind.ALL_TO_ALL, packed, DCP, share=(BY_A2A + BY_FI_A2A) * HAS_DCP),
+        elementwise("dcp_pack_merge", repacked, share=BY_A2A * HAS_DCP),
+        elementwise("dcp_scale", outputs * (2 * _FP32 * output_width), share=BY_AG_RS * HAS_DCP),
+    )

@@ -1,0 +1,5 @@
+"""The index of sparse attention."""
+
+from layouts.dsa.shape import Indexer
+
+__all__ = ["Indexer"]

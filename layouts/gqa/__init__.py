@@ -1,0 +1,5 @@
+"""Grouped-query attention."""
+
+from layouts.gqa.shape import GQA
+
+__all__ = ["GQA"]

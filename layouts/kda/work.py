@@ -1,0 +1,60 @@
+"""Kimi Delta Attention: a recurrent state a head instead of a KV cache."""
+
+from collections.abc import Sequence
+
+from hw.work import Family
+from layouts.expression import Expr
+from layouts.kda.shape import KDA
+from layouts.op import Op, elementwise, gemms
+from layouts.symbols import ATTN_TP, REQUESTS, ROWS
+from layouts.tensor import Precision, Tensor
+
+_BF16 = 2
+_CHUNK = 64  # rows that the chunked form solves together
+
+
+def decode(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
+    """Ops of a decode or verify step: projections, short convolutions, one pass over the state, gated norm."""
+    return (*gemms(tensors, precision), *_around(kda), _recurrence(kda, precision))
+
+
+def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
+    """Ops of a prefill chunk: the recurrence in its chunked matrix form."""
+    width = kda.head_dim
+    core = Op(
+        "kda_chunk",
+        family=Family.STATE,
+        flops=ROWS * (2 * kda.heads * width * (4 * _CHUNK + 3 * width)) / ATTN_TP,
+        bytes=ROWS * (8 * _BF16 * kda.heads * width) / ATTN_TP,
+    )
+    return (*gemms(tensors, precision), *_around(kda), core)
+
+
+def commit(kda: KDA, precision: Precision) -> Op:
+    """ReplaySSM after verification: accepted tokens are replayed from the ring into the state."""
+    return Op("kda_commit", family=Family.ELEMENTWISE, bytes=_state_traffic(kda, precision), program=False)
+
+
+def _recurrence(kda: KDA, precision: Precision) -> Op:
+    """S <- decay S + beta k (v - k S), o = q S for each row: about 6 x d x d multiply-adds a head and row."""
+    width = kda.head_dim
+    return Op(
+        "kda_state",
+        family=Family.STATE,
+        flops=ROWS * (6 * kda.heads * width * width) / ATTN_TP,
+        bytes=_state_traffic(kda, precision) + ROWS * (5 * _BF16 * kda.heads * width) / ATTN_TP,
+    )
+
+
+def _state_traffic(kda: KDA, precision: Precision) -> Expr:
+    """The state of every running request, read once and written once."""
+    values = kda.heads * kda.head_dim * kda.head_dim
+    return REQUESTS * (2 * values * precision["state"].payload) / ATTN_TP
+
+
+def _around(kda: KDA) -> tuple[Op, ...]:
+    width = kda.heads * kda.head_dim
+    return (
+        elementwise("kda_conv", ROWS * (2 * 3 * _BF16 * width) / ATTN_TP),
+        elementwise("kda_gated_norm", ROWS * (3 * _BF16 * width) / ATTN_TP),
+    )

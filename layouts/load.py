@@ -1,0 +1,21 @@
+"""What a deployment is asked to do in a step."""
+
+import equinox as eqx
+from jaxtyping import ArrayLike, Float
+
+
+
+class Load(eqx.Module):
+    """Requests in flight and their shape; numbers may be traced, so that a sweep compiles once.
+
+    `context`: mean tokens of a request (in prefill the length of its prompt). `concurrency`: requests that the whole
+    instance runs. `verify`: tokens a request verifies in a decode step. `accept`: tokens it keeps of them on average.
+    `chunk`: tokens that an attention group computes in one prefill step. `prefill` says which phase the step is of.
+    """
+
+    context: Float[ArrayLike, ""]
+    concurrency: Float[ArrayLike, ""]
+    verify: Float[ArrayLike, ""] = 1.0
+    accept: Float[ArrayLike, ""] = 1.0
+    chunk: Float[ArrayLike, ""] = 8192.0
+    prefill: bool = eqx.field(static=True, default=False)

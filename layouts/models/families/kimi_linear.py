@@ -1,0 +1,63 @@
+"""Kimi Linear and Kimi K3: KDA with some MLA layers; one dense layer, then MoE, in K3 on a latent width."""
+
+from layouts.kda import KDA
+from layouts.models.config import Config
+from layouts.models.families import deepseek
+from layouts.models.families.body import Body, depth
+from layouts.models.layer import Layer
+from layouts.moe import MoE
+
+# This family calls its experts block_sparse_moe.experts.N.w1/w2/w3 and its latent pair routed_expert_down/up_proj.
+_MODULES = {
+    "attention": "self_attn.o_proj",
+    "dense": "mlp.down_proj",
+    "shared": "block_sparse_moe.shared_experts.down_proj",
+    "experts": "block_sparse_moe.experts.0.w2",
+    "latent": "block_sparse_moe.routed_expert_down_proj",
+}
+
+
+def read(config: Config) -> Body:
+    count = depth(config)
+    linear = config.section("linear_attn_config")
+    full = _full_layers(linear, count)
+    attentions = (_kda(config, linear), deepseek.mla(config, None))
+    first, every = config.size("first_k_dense_replace", 0, least=0), config.size("moe_layer_freq", 1)
+    ffns = (deepseek.dense_mlp(config), _moe(config))
+    layers = tuple(Layer(attentions[i in full], ffns[i >= first and i % every == 0]) for i in range(count))
+    notes = ("attention residuals (attn_res_block_size) are not counted",) if config.has("attn_res_block_size") else ()
+    return Body(layers, (Layer(attentions[1], ffns[1]),) * deepseek.mtp_count(config), _MODULES, notes)
+
+
+def _full_layers(linear: Config, count: int) -> frozenset[int]:
+    """0-based layers with MLA; the config counts from 1 and must place every layer once."""
+    full = linear.sizes("full_attn_layers", 1, count)
+    kda = linear.sizes("kda_layers", 1, count)
+    if sorted(full + kda) != list(range(1, count + 1)):
+        raise linear.error(f"full_attn_layers and kda_layers must together name each of the {count} layers once")
+    return frozenset(layer - 1 for layer in full)
+
+
+def _kda(config: Config, linear: Config) -> KDA:
+    return KDA(
+        hidden=config.size("hidden_size"),
+        heads=linear.size("num_heads"),
+        head_dim=linear.size("head_dim"),
+        conv_kernel=linear.size("short_conv_kernel_size"),
+        full_rank_gate=linear.flag("use_full_rank_gate"),
+    )
+
+
+def _moe(config: Config) -> MoE:
+    config.at_most("num_experts_per_token", "num_experts")
+    width = config.size("moe_intermediate_size")
+    return MoE(
+        hidden=config.size("hidden_size"),
+        experts=config.size("num_experts"),
+        topk=config.size("num_experts_per_token"),
+        intermediate=width,
+        latent=config.size("routed_expert_hidden_size", 0, least=0),
+        shared_intermediate=width * config.size("num_shared_experts", 0, least=0),
+        bias=False,
+        correction_bias=config.text("topk_method", "") == "noaux_tc",
+    )

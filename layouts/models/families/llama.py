@@ -1,0 +1,30 @@
+"""Llama: grouped-query attention and a dense MLP in every layer."""
+
+from layouts.dense import Dense
+from layouts.gqa import GQA
+from layouts.models.config import Config
+from layouts.models.families.body import Body, depth
+from layouts.models.layer import Layer
+
+
+def read(config: Config) -> Body:
+    layer = Layer(gqa(config), Dense(config.size("hidden_size"), config.size("intermediate_size")))
+    return Body((layer,) * depth(config))
+
+
+def gqa(config: Config, window: int = 0, qk_norm: bool = False, sinks: bool = False) -> GQA:
+    """The attention that GQA families share; head_dim is hidden / heads where it is not given."""
+    config.multiple("num_attention_heads", "num_key_value_heads")
+    if not config.has("head_dim"):
+        config.multiple("hidden_size", "num_attention_heads")
+    heads = config.size("num_attention_heads")
+    return GQA(
+        hidden=config.size("hidden_size"),
+        heads=heads,
+        kv_heads=config.size("num_key_value_heads"),
+        head_dim=config.size("head_dim", config.size("hidden_size") // heads or None),
+        window=window,
+        bias=config.flag("attention_bias"),
+        qk_norm=qk_norm,
+        sinks=sinks,
+    )

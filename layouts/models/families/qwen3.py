@@ -1,0 +1,46 @@
+"""Qwen3, dense or MoE: grouped-query attention with normed queries and keys."""
+
+from layouts.models.config import LARGEST_CONTEXT, LARGEST_DEPTH, Config
+from layouts.models.families import llama
+from layouts.models.families.body import Body, depth
+from layouts.models.families.deepseek import dense_mlp
+from layouts.models.layer import Layer
+from layouts.moe import MoE
+
+
+def read(config: Config) -> Body:
+    count = depth(config)
+    window = config.size("sliding_window", most=LARGEST_CONTEXT) if config.flag("use_sliding_window") else 0
+    first_windowed = config.size("max_window_layers", count, least=0, most=LARGEST_DEPTH) if window else count
+    full, windowed = llama.gqa(config, qk_norm=True), llama.gqa(config, window, qk_norm=True)
+    sparse = _sparse_layers(config, count)
+    ffn_dense = dense_mlp(config)
+    ffn_sparse = _moe(config) if sparse else ffn_dense
+    return Body(
+        tuple(
+            Layer(windowed if i >= first_windowed else full, ffn_sparse if i in sparse else ffn_dense)
+            for i in range(count)
+        )
+    )
+
+
+def _sparse_layers(config: Config, count: int) -> frozenset[int]:
+    """Layers with experts: every decoder_sparse_step-th one that mlp_only_layers does not list."""
+    if not config.has("num_experts"):
+        return frozenset()
+    step = config.size("decoder_sparse_step", 1)
+    dense = config.sizes("mlp_only_layers", 0, count - 1) if config.has("mlp_only_layers") else ()
+    return frozenset(i for i in range(count) if (i + 1) % step == 0 and i not in dense)
+
+
+def _moe(config: Config) -> MoE:
+    config.at_most("num_experts_per_tok", "num_experts")
+    return MoE(
+        hidden=config.size("hidden_size"),
+        experts=config.size("num_experts"),
+        topk=config.size("num_experts_per_tok"),
+        intermediate=config.size("moe_intermediate_size"),
+        latent=0,
+        shared_intermediate=0,
+        bias=False,
+    )

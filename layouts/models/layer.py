@@ -1,0 +1,45 @@
+"""One decoder layer: attention and what follows it, as shapes."""
+
+from dataclasses import dataclass
+
+from layouts.dense import Dense
+from layouts.gqa import GQA
+from layouts.kda import KDA
+from layouts.mla import MLA
+from layouts.moe import MoE
+from layouts.tensor import Tensor
+
+Attention = MLA | KDA | GQA
+Ffn = Dense | MoE
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An attention and a feed-forward shape of one hidden width. Equal layers are one kind."""
+
+    attention: Attention
+    ffn: Ffn
+
+    @property
+    def hidden(self) -> int:
+        return self.attention.hidden
+
+    @property
+    def label(self) -> str:
+        """`KDA + LatentMoE`."""
+        return f"{self.attention.label} + {self.ffn.label}"
+
+    @property
+    def experts(self) -> int:
+        """Routed experts; 0 in a dense layer."""
+        return self.ffn.experts if isinstance(self.ffn, MoE) else 0
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every weight once; names are unique within the layer."""
+        return self.attention.tensors() + self.ffn.tensors()
+
+    @property
+    def parameters(self) -> int:
+        """Of one whole copy, all experts included."""
+        values = {"experts_rank": self.experts}
+        return sum(int(t.parameters * t.copies.evaluate(values)) for t in self.tensors())

@@ -1,0 +1,114 @@
+"""From a name or a config.json to a Model."""
+
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from layouts.models import presets
+from layouts.models.config import LARGEST_CONTEXT, Config, read_json
+from layouts.models.draft import Draft
+from layouts.models.drafts import block_draft, mtp_draft
+from layouts.models.errors import ModelError
+from layouts.models.families import READERS, Body
+from layouts.models.model import Default, Model
+from layouts.precision import Quantization, checked_formats, parse_precision, read_precision
+from layouts.shapes import ShapeError
+from layouts.tensor import Format, Precision
+
+
+@dataclass(frozen=True)
+class _Build:
+    """What an overlay adds to a config: nothing, for a plain one."""
+
+    draft: str = "none"
+    formats: Mapping[str, Format] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, Default] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def load_model(name_or_path: str, draft: str | None = None, precision: str | None = None) -> Model:
+    """The model of a preset (`kimi-k3`), a build (`kimi-k3@article`) or the path of a config.json.
+
+    `draft`: `none`, `mtp`, the name or path of a draft config; None takes what the build says, none without one.
+    `precision`: changes such as `attention=fp8,kv=fp8`. Raises ModelError or PrecisionError (both MeshwrightError) with
+    one line on the input, the key and what is supported.
+    """
+    name, base, build = _build(name_or_path)
+    path = presets.find_config(base)
+    config = read_json(path)
+    text = _text_config(config)
+    body = _read_body(text)
+    quantization = Quantization(_quantization(config, text), config.source)
+    stored, notes = read_precision(quantization, body.modules())
+    drafted, draft_notes = _draft(build.draft if draft is None else draft, name, text, body, quantization, stored)
+    changes = {**build.formats, **parse_precision(precision or "")}
+    return Model(
+        name=name,
+        hidden=text.size("hidden_size"),
+        vocab=text.size("vocab_size"),
+        context_limit=text.size("max_position_embeddings", most=LARGEST_CONTEXT),
+        tied=text.flag("tie_word_embeddings"),
+        layers=body.layers,
+        draft=drafted,
+        precision=stored.with_formats(changes),
+        notes=(*_source_notes(path, config), *body.notes, *notes, *draft_notes),
+        defaults=build.defaults,
+    )
+
+
+def _build(name_or_path: str) -> tuple[str, str, _Build]:
+    """(name to show, base to look up, what the overlay adds)."""
+    name = name_or_path.strip()
+    table = presets.overlay(name.lower())
+    if table is None:
+        stem = pathlib.Path(name)
+        shown = (stem.parent.name if stem.name == "config.json" else stem.stem) if presets.looks_like_path(name) else None
+        return shown or presets.aliases().get(name.lower(), name.lower()), name, _Build()
+    formats, defaults = table.get("precision", {}), table.get("defaults", {})
+    if not isinstance(formats, Mapping) or not isinstance(defaults, Mapping):
+        raise ModelError(f"{name}: precision and defaults must be tables")
+    build = _Build(str(table.get("draft", "none")), checked_formats(formats, name), MappingProxyType(dict(defaults)))
+    return name.lower(), str(table["base"]), build
+
+
+def _text_config(config: Config) -> Config:
+    """The language model of a multimodal config; the architecture of the wrapper counts where it names none."""
+    if not config.has("text_config"):
+        return config
+    inner = config.section("text_config")
+    return Config(config.source, {"architectures": config.values.get("architectures"), **inner.values})
+
+
+def _read_body(text: Config) -> Body:
+    names = text.values.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise text.error(f"key 'architectures' is missing; supported: {', '.join(READERS)}")
+    for name in names:
+        if isinstance(name, str) and name in READERS:
+            try:
+                return READERS[name](text)
+            except ShapeError as error:
+                raise text.error(str(error)) from None
+    raise text.error(f"architecture {names[0]!r} is not supported; supported: {', '.join(READERS)}")
+
+
+def _quantization(config: Config, text: Config) -> object:
+    """The quantisation of the text model where it has its own, else that of the whole file."""
+    key = "quantization_config"
+    return text.values.get(key) if text.has(key) else config.values.get(key)
+
+
+def _draft(
+    name: str, model_name: str, text: Config, body: Body, quantization: Quantization, stored: Precision
+) -> tuple[Draft | None, tuple[str, ...]]:
+    wanted = name.strip().lower()
+    if wanted == "none":
+        return None, ()
+    if wanted == "mtp":
+        return mtp_draft(text, body, quantization, stored)
+    return block_draft(name.strip(), model_name, text.size("hidden_size"), text.size("vocab_size")), ()
+
+
+def _source_notes(path: pathlib.Path, config: Config) -> tuple[str, ...]:
+    vision = ("the vision tower is not counted",) if config.has("vision_config") else ()
+    return (*vision, *(presets.notes(path.name) if path.parent == presets.FOLDER else ()))

@@ -1,0 +1,103 @@
+"""A model as data: its layers, its vocabulary, the draft that runs beside it, and the format of each component."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+
+from layouts.gqa import GQA
+from layouts.models.draft import Draft
+from layouts.models.errors import ModelError
+from layouts.models.layer import Layer
+from layouts.shapes import BF16, vector
+from layouts.symbols import VOCAB_ROWS, VOCAB_TP
+from layouts.tensor import Format, Precision, Tensor
+
+Default = str | int | float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder. `layers` are those of the model itself; MTP layers belong to the draft.
+
+    `tied`: the vocabulary matrix serves as embedding and head. `notes` say what was assumed or left out;
+    `defaults` are request defaults that a preset brings along (accept_length, verify_width, vocab_tp, ...).
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    context_limit: int
+    tied: bool
+    layers: tuple[Layer, ...]
+    draft: Draft | None
+    precision: Precision
+    notes: tuple[str, ...] = ()
+    defaults: Mapping[str, Default] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ModelError(f"{self.name}: a model needs at least one layer")
+        drafted = self.draft.layers if self.draft is not None else ()
+        widths = {layer.hidden for layer in (*self.layers, *drafted)} | {self.hidden}
+        if len(widths) > 1:
+            raise ModelError(f"{self.name}: hidden widths {sorted(widths)} differ; model and draft must share one")
+        if len(self._kv_heads) > 1:
+            raise ModelError(f"{self.name}: KV head counts {sorted(self._kv_heads)} differ between layers; one is needed")
+
+    @cached_property
+    def _kv_heads(self) -> frozenset[int]:
+        drafted = self.draft.layers if self.draft is not None else ()
+        return frozenset(la.attention.kv_heads for la in (*self.layers, *drafted) if isinstance(la.attention, GQA))
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads of the GQA layers, drafts included; 0 without such layers."""
+        return max(self._kv_heads, default=0)
+
+    @cached_property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The different layers, in order of first appearance."""
+        return tuple(dict.fromkeys(self.layers))
+
+    @cached_property
+    def kind_of_layer(self) -> tuple[int, ...]:
+        """For each layer the index of its kind."""
+        index = {kind: i for i, kind in enumerate(self.kinds)}
+        return tuple(index[layer] for layer in self.layers)
+
+    @cached_property
+    def kind_counts(self) -> tuple[int, ...]:
+        """Layers of each kind."""
+        return tuple(self.kind_of_layer.count(i) for i in range(len(self.kinds)))
+
+    def vocabulary(self) -> tuple[Tensor, ...]:
+        """Embedding, head and final norm. A tied matrix is listed once, as the head; a lookup is never quantised."""
+        embed = Tensor("embed_tokens", self.vocab, self.hidden, "head", None, VOCAB_TP, fixed=BF16)
+        return (
+            *(() if self.tied else (embed,)),
+            Tensor("lm_head", self.vocab, self.hidden, "head", VOCAB_ROWS, VOCAB_TP),
+            vector("final_norm", self.hidden, "head"),
+        )
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model without its draft."""
+        return sum(layer.parameters for layer in self.layers) + sum(t.parameters for t in self.vocabulary())
+
+    @property
+    def weight_bytes(self) -> Fraction:
+        """Bytes of one whole copy of the weights, scales included, without the draft."""
+        whole = {"attn_tp": 1, "kv_head_ranks": 1, "dense_tp": 1, "vocab_tp": 1, "expert_tp": 1}
+        whole |= {"attention_shard": 1, "moe_shard": 1, "draft_shard": 1}
+        sizes = [t.resident(self.precision).evaluate(whole) for t in self.vocabulary()]
+        for kind, count in zip(self.kinds, self.kind_counts, strict=True):
+            values = whole | {"experts_rank": kind.experts}
+            sizes.append(count * sum(t.resident(self.precision).evaluate(values) for t in kind.tensors()))
+        return sum(sizes, start=Fraction(0))
+
+    def with_precision(self, changes: Mapping[str, Format]) -> "Model":
+        """The same model with some components stored in another format."""
+        return replace(self, precision=self.precision.with_formats(changes))
+

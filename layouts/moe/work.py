@@ -1,0 +1,47 @@
+"""Mixture of experts: router, latent projections, dispatch, grouped GEMMs, combine, shared expert."""
+
+from collections.abc import Sequence
+
+from hw.work import CollectiveKind, Family
+from layouts.expression import ONE
+from layouts.moe.shape import MoE
+from layouts.op import Op, elementwise, exchange, gemm
+from layouts.symbols import BY_ALL_TO_ALL, EP, EXPERT_ROWS, EXPERT_TP, EXPERTS_TOUCHED, MOE_ROWS
+from layouts.tensor import Precision, Tensor
+
+_BF16 = 2
+_DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
+
+
+def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
+    """Ops from the router to the combined output, on the rows that a rank brings."""
+    width = moe.width
+    sent = MOE_ROWS * moe.topk
+    multiplied = [t for t in tensors if t.rows is not None]
+    before = [t for t in multiplied if not _routed(t) and not _after(t)]
+    return (
+        *(gemm(t, precision) for t in before),
+        exchange(
+            "dispatch", CollectiveKind.DISPATCH, sent * (width * _DISPATCH_BYTES + 4 * width // 128), EP, share=BY_ALL_TO_ALL
+        ),
+        *(_expert_gemm(t, precision) for t in multiplied if _routed(t)),
+        elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP),
+        exchange("combine", CollectiveKind.COMBINE, sent * (_BF16 * width), EP, share=BY_ALL_TO_ALL),
+        *(gemm(t, precision) for t in multiplied if _after(t)),
+    )
+
+
+def _expert_gemm(tensor: Tensor, precision: Precision) -> Op:
+    """Only the experts that a token chose are read; each row is multiplied with the one expert that it was sent to."""
+    stored = tensor.format(precision)
+    read = EXPERTS_TOUCHED * ((stored.payload + stored.scale) * tensor.parameters) / tensor.cut
+    return gemm(tensor, precision, Family.GROUPED_GEMM, read)
+
+
+def _routed(tensor: Tensor) -> bool:
+    return tensor.copies != ONE
+
+
+def _after(tensor: Tensor) -> bool:
+    """The projection back from the latent width runs on combined rows."""
+    return tensor.name == "latent_up_proj"

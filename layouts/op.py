@@ -1,0 +1,88 @@
+"""One op of a step: what it computes, reads and sends on one rank, as expressions over the layout's quantities."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from hw.work import CollectiveKind, Family, Rate
+from layouts.expression import ONE, ZERO, Expr, Number
+from layouts.tensor import Precision, Tensor
+
+
+class Stream(StrEnum):
+    """Where an op runs. Ops of one stream follow each other; streams run beside each other."""
+
+    MAIN = "main"
+    GATHER = "gather"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Op:
+    """A kernel or an exchange. Either `family` or `collective` is set.
+
+    flops, bytes (HBM, read plus written) and ctas are those of one rank; `payload`, `size`, `stride` follow
+    `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
+    belongs to (0 or 1 in a valid layout). `program` is False for an engine's kernel that has no JAX program here: priced, never audited.
+    """
+
+    name: str
+    family: Family | None = None
+    rate: Rate = Rate.BF16
+    flops: Expr = ZERO
+    bytes: Expr = ZERO
+    ctas: Expr = ZERO
+    collective: CollectiveKind | None = None
+    payload: Expr = ZERO
+    size: Expr = ONE
+    stride: Expr = ONE
+    stream: Stream = Stream.MAIN
+    share: Expr = ONE
+    program: bool = True
+
+    def substitute(self, replacements: Mapping[str, Expr]) -> "Op":
+        """The same op of another part of the step, with some quantities replaced."""
+        fields = ("flops", "bytes", "ctas", "payload", "size", "share")
+        return replace(self, **{f: getattr(self, f).substitute(replacements) for f in fields})
+
+    def __post_init__(self) -> None:
+        if (self.family is None) == (self.collective is None):
+            raise ValueError(f"op {self.name!r} must be a kernel or an exchange, and not both")
+
+
+def gemm(tensor: Tensor, precision: Precision, family: Family = Family.GEMM, read: Expr | None = None) -> Op:
+    """The product of a weight with its activation rows: 2 x out x in x rows FLOPs; weight, input and output bytes.
+
+    `read` replaces the weight bytes where only part of the resident weight is touched (experts).
+    """
+    if tensor.rows is None:
+        raise ValueError(f"{tensor.name} multiplies nothing")
+    stored = tensor.format(precision)
+    cut = tensor.work_cut or tensor.cut
+    if read is None:
+        read = (stored.payload + stored.scale) * tensor.parameters * ONE / cut
+    activations = tensor.rows * (2 * tensor.inp) + tensor.rows * (2 * tensor.out) / cut
+    return Op(
+        tensor.name,
+        family=family,
+        rate=Rate(stored.rate),
+        flops=tensor.rows * (2 * tensor.parameters) / cut,
+        bytes=read + activations,
+    )
+
+
+def gemms(tensors: Iterable[Tensor], precision: Precision) -> tuple[Op, ...]:
+    """One GEMM for each tensor that multiplies activations."""
+    return tuple(gemm(t, precision) for t in tensors if t.rows is not None)
+
+
+def elementwise(name: str, moved: Expr | Number, share: Expr = ONE) -> Op:
+    """A memory-bound kernel that moves `moved` bytes through HBM."""
+    return Op(name, family=Family.ELEMENTWISE, bytes=Expr.of(moved), share=share)
+
+
+def exchange(
+    name: str, kind: CollectiveKind, payload: Expr, size: Expr, *, stride: Expr = ONE, share: Expr = ONE
+) -> Op:
+    """A collective on the main stream, where the next kernel needs its result."""
+    return Op(name, collective=kind, payload=payload, size=size, stride=stride, share=share)

@@ -1,0 +1,99 @@
+"""GPUs and process groups that a set of degrees asks for."""
+
+from dataclasses import dataclass
+
+from layouts.serving.errors import EngineRuleError, require_not_negative, require_positive
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One communicator of a rank: its purpose, its ranks, and whether it may open custom all-reduce buffers."""
+
+    name: str
+    size: int
+    custom_all_reduce: bool
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The widths that decide the groups. `vocab_tp` is 1 where the vocabulary is cut over an existing group."""
+
+    tp: int
+    pp: int = 1
+    attn_dp: int = 1
+    attn_cp: int = 1
+    dcp: int = 1
+    ep: int = 1
+    moe_dp: int = 1
+    vocab_tp: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(**vars(self))
+        if self.tp % (self.attn_dp * self.attn_cp):
+            raise EngineRuleError(
+                f"tp {self.tp} is no multiple of attn_dp x attn_cp = {self.attn_dp * self.attn_cp}: change one of them"
+            )
+        if self.attn_tp % self.dcp:
+            raise EngineRuleError(f"attn_tp {self.attn_tp} is no multiple of dcp {self.dcp}: change one of them")
+        if self.tp % (self.ep * self.moe_dp):
+            raise EngineRuleError(
+                f"tp {self.tp} is no multiple of ep x moe_dp = {self.ep * self.moe_dp}: change one of them"
+            )
+
+    @property
+    def attn_tp(self) -> int:
+        """Ranks of one attention group: DCP subdivides them and is no further factor."""
+        return self.tp // (self.attn_dp * self.attn_cp)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica: tp x pp, whatever the attention DP and expert widths."""
+        return self.tp * self.pp
+
+
+def process_groups(degrees: Degrees) -> tuple[ProcessGroup, ...]:
+    """Communicators of more than one rank that start-up builds in the process of one rank.
+
+    A group that spans all of TP is TP's own and is not built again; DCP is always built; expert groups, the pipeline and
+    a vocabulary group take no custom all-reduce. Weight-shard groups are built later, on first use.
+    Source: SGLang 0.5.23 `initialize_model_parallel`; vocabulary group: seed article 000.
+    """
+    tp = degrees.tp
+    moe_tp = tp // (degrees.ep * degrees.moe_dp)
+    asked = [
+        ProcessGroup("tp", tp, True),
+        ProcessGroup("dcp", degrees.dcp, True),
+        *(
+            ProcessGroup(name, size, custom)
+            for name, size, custom in (
+                ("attn_cp", degrees.attn_cp, True),
+                ("attn_tp", degrees.attn_tp, True),
+                ("moe_ep", degrees.ep, False),
+                ("moe_tp", moe_tp, False),
+            )
+            if size != tp
+        ),
+        ProcessGroup("moe_dp", degrees.moe_dp if degrees.moe_dp not in (tp, degrees.attn_cp) else 1, True),
+        ProcessGroup("vocab_tp", degrees.vocab_tp if degrees.vocab_tp not in (tp, degrees.attn_tp) else 1, False),
+        ProcessGroup("pp", degrees.pp, False),
+    ]
+    return tuple(group for group in asked if group.size > 1)
+
+
+def custom_all_reduce_groups(groups: tuple[ProcessGroup, ...], gpus_per_host: int) -> tuple[ProcessGroup, ...]:
+    """The groups that open custom all-reduce buffers: those allowed to that stay inside a host."""
+    require_positive(gpus_per_host=gpus_per_host)
+    return tuple(group for group in groups if group.custom_all_reduce and group.size <= gpus_per_host)
+
+
+def fake_dp_gpus(fake_dp: int, dp: int, degrees: Degrees) -> int:
+    """GPUs of a deployment of whole replicas: the controller starts max(fake_dp, dp) of them, not the product."""
+    require_positive(fake_dp=fake_dp, dp=dp)
+    return max(fake_dp, dp) * degrees.gpus
+
+
+def decode_replica(bootstrap_room: int, replicas: int) -> int:
+    """The replica that serves a request handed over by a prefill server: its room number modulo the replicas."""
+    require_not_negative(bootstrap_room=bootstrap_room)
+    require_positive(replicas=replicas)
+    return bootstrap_room % replicas

@@ -1,0 +1,29 @@
+"""Embedding and lm_head, cut by vocabulary over `vocab_tp` ranks, and what follows a verified step."""
+
+from hw.work import CollectiveKind
+from layouts.op import Op, elementwise, exchange, gemm
+from layouts.symbols import ATTN_TP, VOCAB_GROUPS, VOCAB_ROWS, VOCAB_TP
+from layouts.tensor import Precision, Tensor
+
+_BF16 = 2
+
+
+def embed(hidden: int) -> tuple[Op, ...]:
+    """Each rank looks up its part of the vocabulary for the rows of its vocabulary group; the parts are summed."""
+    return (
+        elementwise("embed", VOCAB_ROWS * (2 * _BF16 * hidden)),
+        exchange("embed_all_reduce", CollectiveKind.ALL_REDUCE, VOCAB_ROWS * (_BF16 * hidden), VOCAB_TP),
+    )
+
+
+def logits(head: Tensor, precision: Precision) -> tuple[Op, ...]:
+    """Rows of the attention groups that share a vocabulary are gathered, multiplied, and their logits gathered."""
+    vocab, hidden = head.out, head.inp
+    return (
+        exchange(
+            "logits_row_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * (_BF16 * hidden), VOCAB_GROUPS, stride=ATTN_TP
+        ),
+        gemm(head, precision),
+        exchange("logits_all_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * (_BF16 * vocab), VOCAB_TP),
+        elementwise("sample", VOCAB_ROWS * (_BF16 * vocab)),
+    )

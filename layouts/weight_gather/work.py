@@ -1,0 +1,37 @@
+"""Gathering one layer's row-sharded weights from the cards of a host, on a side stream, one layer ahead.
+
+Which weights: those whose module runs TP1 on the card (claim M17). A gather is a local copy of the rank's own part
+and one copy-engine transfer from each peer; scales stay whole on every card.
+"""
+
+from collections.abc import Iterable
+
+from hw.work import CollectiveKind, Family
+from layouts.expression import Expr, total
+from layouts.op import Op, Stream
+from layouts.symbols import ATTENTION_SHARD, DRAFT_SHARD, GATHERS_ATTENTION, GATHERS_MOE, MOE_SHARD, WEIGHT_SHARD
+from layouts.tensor import Precision, Tensor
+
+_PART_OF = {ATTENTION_SHARD: GATHERS_ATTENTION, MOE_SHARD: GATHERS_MOE, DRAFT_SHARD: GATHERS_ATTENTION}
+
+
+def gathered_bytes(tensors: Iterable[Tensor], precision: Precision) -> Expr:
+    """Bytes of a layer's whole sharded weights, the size that its staging buffer must have."""
+    return total(t.payload(precision) * _PART_OF[t.shard] for t in tensors if t.shard is not None)
+
+
+def weight_gather(tensors: Iterable[Tensor], precision: Precision) -> tuple[Op, ...]:
+    """The copies that bring one layer's weights together; none for a layer without shardable weights."""
+    whole = gathered_bytes(tensors, precision)
+    if not whole:
+        return ()
+    return (
+        Op("weight_local_copy", family=Family.COPY, bytes=whole * 2 / WEIGHT_SHARD, stream=Stream.GATHER),
+        Op(
+            "weight_all_gather",
+            collective=CollectiveKind.COPY_GATHER,
+            payload=whole,
+            size=WEIGHT_SHARD,
+            stream=Stream.GATHER,
+        ),
+    )
