@@ -4,7 +4,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do $$p -c '$(USABLE)' >/dev/null 2>&1 && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check install --constraint constraints.txt
 
 .PHONY: plan test smoke lint clean
 

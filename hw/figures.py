@@ -6,7 +6,7 @@ state, and what is inherited counts as assumed.
 
 import pathlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -83,7 +83,9 @@ def _read(path: pathlib.Path, default: Provenance) -> tuple[dict[str, Figure], s
     return figures, inherits
 
 
-def _flatten(node: Mapping[str, Any], prefix: str, sources: Mapping[str, str], default: Provenance, file: str):
+def _flatten(
+    node: Mapping[str, Any], prefix: str, sources: Mapping[str, str], default: Provenance, file: str
+) -> Iterator[tuple[str, Figure]]:
     for key, value in node.items():
         path = f"{prefix}{key}"
         if not isinstance(value, dict):

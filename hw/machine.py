@@ -1,13 +1,13 @@
 """A machine: datasheet figures and efficiency curves as differentiable leaves, with the source of each beside them."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from hw.compat import in_x64
@@ -17,6 +17,10 @@ from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 
 _FAMILY_FIELDS: Final = ("bandwidth_efficiency", "flops_efficiency", "latency", "cta_latency")
 _COLLECTIVE_FIELDS: Final = ("link_efficiency", "nic_efficiency", "latency", "nic_latency")
+_SCALARS: Final = (
+    *("sms", "memory_bytes", "start_bytes", "hbm_bandwidth"),
+    *("link_bandwidth", "nic_bandwidth", "domain", "gpus_per_host"),
+)
 
 
 class FamilyCurves(eqx.Module):
@@ -90,6 +94,7 @@ class Machine(eqx.Module):
     exchange: CollectiveCurves
 
     @property
+    @in_x64
     def free_bytes(self) -> Float[Array, ""]:
         """Memory of a GPU that is free once the driver and the context have taken theirs."""
         return self.memory_bytes - self.start_bytes
@@ -112,9 +117,9 @@ class Machine(eqx.Module):
         return _lookup(self.sources.figures, path, self.name)
 
     def family_provenance(self, family: Family, rate: Rate) -> Provenance:
-        """The weakest provenance among the curve figures that price this family at this rate."""
-        figures = self.sources.figures
-        return _weakest(_lookup(figures, f"{family}.{name}.{rate}", self.name) for name in _FAMILY_FIELDS)
+        """The weakest provenance among the curve figures that price this family at this rate (a 0 prices nothing)."""
+        figures = (_lookup(self.sources.figures, f"{family}.{what}.{rate}", self.name) for what in _FAMILY_FIELDS)
+        return _weakest(figure for figure in figures if figure.value)
 
     def collective_provenance(self, kind: CollectiveKind, crosses: bool = False) -> Provenance:
         """The same for an exchange; what only matters outside the domain counts where `crosses`."""
@@ -143,32 +148,28 @@ def load_machine(name: str, gpus_per_host: int | None = None, domain: int | None
     if domain is not None:
         figures["domain"] = _override("domain", domain)
 
-    def number(path: str) -> jax.Array:
-        return jnp.asarray(_lookup(figures, path, name).value)
+    def array(*paths: str) -> np.ndarray:
+        return np.array([_lookup(figures, path, name).value for path in paths])
 
-    def by_rate(field_name: str) -> jax.Array:
-        return jnp.stack([jnp.stack([number(f"{f}.{field_name}.{r}") for r in RATES]) for f in FAMILIES])
+    def scalar(path: str) -> Array:
+        return jnp.asarray(array(path)[0])
+
+    def by_rate(what: str) -> Array:
+        return jnp.asarray(np.stack([array(*(f"{family}.{what}.{rate}" for rate in RATES)) for family in FAMILIES]))
+
+    def by_kind(what: str) -> Array:
+        return jnp.asarray(array(*(f"{kind}.{what}" for kind in COLLECTIVES)))
 
     return Machine(
         name=name,
         sources=Sources(name, figures),
-        sms=number("sms"),
-        memory_bytes=number("memory_bytes"),
-        start_bytes=number("start_bytes"),
-        hbm_bandwidth=number("hbm_bandwidth"),
-        peak=jnp.stack([number(f"peak.{r}") for r in RATES]),
-        link_bandwidth=number("link_bandwidth"),
-        nic_bandwidth=number("nic_bandwidth"),
-        domain=number("domain"),
-        gpus_per_host=number("gpus_per_host"),
+        **{what: scalar(what) for what in _SCALARS},
+        peak=jnp.asarray(array(*(f"peak.{rate}" for rate in RATES))),
         curves=FamilyCurves(
-            **{name: by_rate(name) for name in _FAMILY_FIELDS},
-            spread=jnp.stack([number(f"{f}.spread") for f in FAMILIES]),
+            **{what: by_rate(what) for what in _FAMILY_FIELDS},
+            spread=jnp.asarray(array(*(f"{family}.spread" for family in FAMILIES))),
         ),
-        exchange=CollectiveCurves(
-            **{name: jnp.stack([number(f"{k}.{name}") for k in COLLECTIVES]) for name in _COLLECTIVE_FIELDS},
-            spread=jnp.stack([number(f"{k}.spread") for k in COLLECTIVES]),
-        ),
+        exchange=CollectiveCurves(**{what: by_kind(what) for what in (*_COLLECTIVE_FIELDS, "spread")}),
     )
 
 
@@ -186,6 +187,6 @@ def _override(what: str, value: int) -> Figure:
     return Figure(float(value), "GPUs", "given with the request", Provenance.DATASHEET)
 
 
-def _weakest(figures) -> Provenance:
+def _weakest(figures: Iterable[Figure]) -> Provenance:
     order = list(Provenance)
     return max((figure.provenance for figure in figures), key=order.index)

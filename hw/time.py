@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hw.arithmetic import Arithmetic, Exact
+from hw.compat import in_x64
 from hw.machine import Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, Collective, CollectiveKind, Work, sent_bytes
 
@@ -86,7 +87,9 @@ def collective_terms(machine: Machine, collective: Collective) -> CollectiveTerm
     outside = (n - m) / n
     crosses = jnp.minimum(n / m - 1.0, 1.0)  # 0 or 1 in a valid layout
 
-    link = jnp.where(ring, sent * jnp.minimum(m - 1.0, 1.0), jnp.where(send, sent * (1.0 - crosses), _inside(payload, m, n)))
+    link = jnp.where(
+        ring, sent * jnp.minimum(m - 1.0, 1.0), jnp.where(send, sent * (1.0 - crosses), _inside(payload, m, n))
+    )
     nic = jnp.where(ring, sent / m * crosses, jnp.where(send, sent * crosses, payload * outside))
     launches = jnp.where(engine, n - 1.0, jnp.minimum(jnp.log2(n), 1.0))
     present = jnp.where(payload > 0, 1.0, 0.0).astype(payload.dtype)
@@ -107,11 +110,13 @@ def collective_seconds(ar: Arithmetic, machine: Machine, collective: Collective)
     return terms.latency + jnp.where(_by_engine(collective), terms.link + terms.nic, together)
 
 
+@in_x64
 def compute_bound(machine: Machine, work: Work) -> tuple[str, ...]:
     """Which part of each op's exact time is the largest: `memory`, `compute` or `latency`."""
     return _largest(compute_terms(Exact(), machine, work))
 
 
+@in_x64
 def collective_bound(machine: Machine, collective: Collective) -> tuple[str, ...]:
     """Which part of each collective's exact time is the largest: `link`, `nic` or `latency`."""
     return _largest(collective_terms(machine, collective))

@@ -84,7 +84,7 @@ def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
     tail = Block("tail", (*logits(_lm_head(model), precision), *(() if prefill else _commit(model))))
     draft, passes = ((), 0) if prefill or model.draft is None else (_draft_blocks(model), model.draft.passes)
     target = tuple(1 + kind for kind in model.kind_of_layer)
-    drafted = tuple(range(2 + len(layers), 2 + len(layers) + len(draft))) * passes
+    drafted = _draft_sequence(model, 2 + len(layers)) * passes
     return StepBlocks(
         blocks=(head, *layers, tail, *draft),
         sequence=(0, *target, 1 + len(layers), *drafted),
@@ -172,14 +172,22 @@ def _commit(model: Model) -> tuple[Op, ...]:
 
 
 def _draft_blocks(model: Model) -> tuple[Block, ...]:
-    """The blocks of one draft pass: what stands before its layers, the layers, its logits from the target's head."""
+    """The blocks of one draft pass: what stands before its layers, its kinds of layer, its logits (target's head)."""
     draft, precision = model.draft, model.precision
     assert draft is not None
     pass_ = _WINDOW_PASS if draft.kv == "window" else _DRAFT_PASS
-    layers = tuple(_layer_block(la, f"draft {la.label}", precision) for la in draft.layers)
+    layers = tuple(_layer_block(la, f"draft {la.label}", precision) for la in dict.fromkeys(draft.layers))
     blocks = (
         Block("draft in", gemms(draft.extra, precision)),
         *layers,
         Block("draft out", logits(_lm_head(model), precision)),
     )
     return tuple(replace(b, ops=tuple(op.substitute(pass_) for op in b.ops)) for b in blocks)
+
+
+def _draft_sequence(model: Model, first: int) -> tuple[int, ...]:
+    """Block of each position of one draft pass, the first of them numbered `first`."""
+    if model.draft is None:
+        return ()
+    kinds = list(dict.fromkeys(model.draft.layers))
+    return (first, *(first + 1 + kinds.index(la) for la in model.draft.layers), first + 1 + len(kinds))

@@ -125,10 +125,19 @@ def _dispatch(given: Given) -> str:
     return "all_to_all" if ep > 1 and ep == given.tp else "all_gather"
 
 
+def _weight_shard(given: Given) -> int:
+    """A build may shard by default, where there are TP1 weights to shard."""
+    preset = int(given.model.defaults.get("weight_shard", 1))
+    runs_whole = given.attn_tp == 1 or given.keys.get("dispatch", _dispatch(given)) == "all_to_all"
+    return preset if runs_whole and given.tp % preset == 0 else 1
+
+
 def _weight_shard_layers(given: Given) -> ShardedLayers:
-    if given.degree("weight_shard") <= 1:
+    """The draft is sharded where it too would be whole on every rank."""
+    if given.degree("weight_shard", _weight_shard(given)) <= 1:
         return ShardedLayers()
-    return default_sharded_layers(given.model)
+    layers = default_sharded_layers(given.model)
+    return dataclasses.replace(layers, draft=given.model.draft is not None and given.attn_tp == 1)
 
 
 def default_sharded_layers(model: Model) -> ShardedLayers:
@@ -147,7 +156,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("ep", _ep, "1, or what expert_tp leaves", "ep x expert_tp x moe_dp = tp; divides the routed experts"),
     Key("expert_tp", lambda g: g.rest(g.tp, "ep", "moe_dp"), "tp / (ep x moe_dp)", "keeps whole quantisation blocks"),
     Key("moe_dp", lambda g: 1, "1", "ep x expert_tp x moe_dp = tp"),
-    Key("weight_shard", lambda g: 1, "1", "divides tp and the GPUs of a host"),
+    Key("weight_shard", _weight_shard, "1, or the build's", "divides tp and the GPUs of a host"),
     Key("weight_shard_layers", _weight_shard_layers, "none, or every layer with experts", "a range of layers"),
     Key("vocab_tp", _vocab_tp, "attn_tp under attention DP, else tp", "divides tp"),
     Key("dcp_backend", lambda g: "a2a", "a2a", "one of the choices; fi_a2a needs one scale-up domain", DCP_BACKENDS),

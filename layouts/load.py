@@ -1,6 +1,7 @@
 """What a deployment is asked to do in a step."""
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import ArrayLike, Float
 
 
@@ -10,6 +11,7 @@ class Load(eqx.Module):
 
     `context`: mean tokens of a request (in prefill the length of its prompt). `concurrency`: requests that the whole
     instance runs. `verify`: tokens a request verifies in a decode step. `accept`: tokens it keeps of them on average.
+    `graph_sizes`: captured decode batches of an attention group, ascending (repeats pad it to a common length).
     `chunk`: tokens that an attention group computes in one prefill step. `prefill` says which phase the step is of.
     """
 
@@ -18,4 +20,5 @@ class Load(eqx.Module):
     verify: Float[ArrayLike, ""] = 1.0
     accept: Float[ArrayLike, ""] = 1.0
     chunk: Float[ArrayLike, ""] = 8192.0
+    graph_sizes: Float[ArrayLike, " sizes"] = eqx.field(default_factory=lambda: np.ones(1))
     prefill: bool = eqx.field(static=True, default=False)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from hw.arithmetic import Arithmetic, Exact
 from layouts.expression import Expr, Powers
 
 _ONE: Final = "1"  # the quantity that pads a product
@@ -60,11 +61,17 @@ class Lowered(eqx.Module):
         below = quantities[self.denominators].prod(axis=1)[self.product] * self.below
         return (-(-above // below)).sum(axis=1)
 
+    def bytes(self, ar: Arithmetic, values: Mapping[str, Array]) -> Float[Array, " expressions"]:
+        """Bytes: whole in the exact arithmetic (float64 holds them up to 2^53), real in the smooth one."""
+        return self.whole(values).astype(jnp.float64) if isinstance(ar, Exact) else self.evaluate(values)
+
     def _stack(self, values: Mapping[str, Array], dtype: jnp.dtype) -> Array:
         missing = [n for n in self.names[1:] if n not in values]
         if missing:
             raise KeyError(f"quantities without a value: {', '.join(missing)}")
-        return jnp.stack([jnp.ones((), dtype), *(jnp.asarray(values[n]).astype(dtype) for n in self.names[1:])])
+        numbers = jnp.stack([jnp.ones(()), *(jnp.asarray(values[n], dtype=float) for n in self.names[1:])])
+        # a whole quantity may have come out of a power or a logarithm one ulp off
+        return jnp.rint(numbers).astype(dtype) if jnp.issubdtype(dtype, jnp.integer) else numbers
 
 
 def _factors(products: Sequence[Powers], index: Mapping[str, int], sign: int) -> Int[np.ndarray, "products factors"]:

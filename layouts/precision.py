@@ -100,11 +100,10 @@ class Quantization:
 
     def _weight_format(self, weights: Mapping[str, object]) -> Format:
         kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
-        known = {("float", 4, 32): "mxfp4", ("float", 4, 16): "nvfp4"}
         if (kind, bits) == ("float", 8):
             return FORMATS["fp8"]
-        if (kind, bits, group) in known:
-            return FORMATS[known[kind, bits, group]]
+        if (kind, bits) == ("float", 4) and group in (16, 32):
+            return FORMATS["nvfp4" if group == 16 else "mxfp4"]
         if (kind, bits) == ("int", 4) and isinstance(group, int) and group > 0:
             return replace(FORMATS["int4"], scale=Fraction(2, group))  # one bf16 scale a group
         supported = ("float 8", "float 4 by 16 or 32", "int 4 by group")

@@ -9,13 +9,13 @@ from jaxtyping import Array, ArrayLike, Float
 from hw.arithmetic import Arithmetic
 from layouts.cut import DEGREES, Cut
 from layouts.load import Load
+from layouts.serving.graphs import graph_batch
 
 Scalar = Float[Array, ""]
 Values = dict[str, Scalar]
 
 _KERNEL_ROWS = 128  # rows of one tile of the split-KV decode kernel (its M128 two-CTA path)
 _MOST_SPLITS = 32
-_GRAPH_STEP = 8  # captured batch sizes: powers of two up to 8, then multiples of 8
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,11 @@ def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayL
     """Every quantity that does not depend on the memory budget. All are strictly positive where they divide."""
     values: Values = {name: jnp.asarray(getattr(cut, name), dtype=float) for name in DEGREES}
     values["tp"] = cut.tp
+    values["sharded_draft"] = cut.sharded_draft
     values |= _rows(ar, cut, load)
     values |= _cuts(ar, cut, traits)
     values |= _experts(ar, cut, load, traits, values)
+    values |= _start_up(cut, load)
     values |= _tokens(ar, cut, load, traits, values["requests"])
     values["attention_ctas"] = _ctas(ar, values, traits, jnp.asarray(sms, dtype=float))
     values["draft_verify"] = jnp.asarray(float(max(traits.draft_rows, 1)))
@@ -46,13 +48,6 @@ def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayL
     values["vocab_groups"] = ar.maximum(1.0, cut.vocab_tp / cut.attn_tp)
     values["vocab_rows"] = values["rows"] * values["vocab_groups"]
     return values
-
-
-def graph_batch(ar: Arithmetic, requests: ArrayLike) -> Scalar:
-    """Requests that the captured graph computes: the next of 1, 2, 4, 8, 16, 24, ... (claim M03)."""
-    requests = jnp.asarray(requests, dtype=float)
-    step = ar.minimum(jnp.exp2(ar.ceil(jnp.log2(jnp.maximum(requests, 1.0)))), float(_GRAPH_STEP))
-    return step * ar.ceil(requests / step)
 
 
 def split_kv(ar: Arithmetic, sms: ArrayLike, batch: ArrayLike, tiles: ArrayLike) -> Scalar:
@@ -77,7 +72,7 @@ def _rows(ar: Arithmetic, cut: Cut, load: Load) -> Values:
         batch = requests
     else:
         requests = ar.ceil(jnp.asarray(load.concurrency, dtype=float) / (groups * cut.pp))
-        batch = graph_batch(ar, requests)
+        batch = graph_batch(ar, requests, jnp.asarray(load.graph_sizes, dtype=float))
         rows = batch * verify
     # rows are scattered over the attention group in equal parts
     rows = cut.attn_tp * ar.ceil(rows / cut.attn_tp)
@@ -109,6 +104,22 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits) -> Values:
         "by_a2a": cut.weight("dcp_backend=a2a"),
         "by_fi_a2a": cut.weight("dcp_backend=fi_a2a"),
         "query_tp": cut.attn_tp / cut.dcp**replicated,
+    }
+
+
+def _start_up(cut: Cut, load: Load) -> Values:
+    """What start-up depends on: communicators (`layouts.serving.groups` is the rule), kept states, the vocabulary."""
+    tp, attn_tp, vocab_tp = cut.tp, cut.attn_tp, cut.vocab_tp
+    inner = [attn_tp, cut.attn_cp, cut.ep, cut.expert_tp]
+    groups = _above_one(tp) + _above_one(cut.dcp) + _above_one(cut.pp) + _above_one(cut.moe_dp)
+    groups += sum(_above_one(width) * _above_one(tp / width) for width in inner)
+    apart = jnp.maximum(vocab_tp / attn_tp, attn_tp / vocab_tp)
+    groups += _above_one(vocab_tp) * _above_one(tp / vocab_tp) * _above_one(apart)
+    verify = jnp.asarray(load.verify, dtype=float)
+    return {
+        "process_groups": groups,
+        "verify_copies": verify * _above_one(verify),
+        "one_stage": 1.0 - _above_one(cut.pp),
     }
 
 

@@ -142,3 +142,13 @@ RULES: Final[tuple[Rule, ...]] = (
 def broken(layout: Layout, site: Site) -> list[str]:
     """Every rule that the layout breaks, stated with its values; empty for a valid layout."""
     return [message for rule in RULES for message in rule(layout, site)]
+
+
+def checked(layout: Layout, site: Site) -> Layout:
+    """The layout itself if it is valid; LayoutError with rule, values and nearest valid layouts if not."""
+    messages = broken(layout, site)
+    if messages:
+        near = nearest(layout, site)
+        hint = f"nearest valid: {' or '.join(near)}" if near else "no layout of these GPUs is valid for this model"
+        raise LayoutError(f"layout {text_of(layout, site.model)}: {'; '.join(messages)}; {hint}")
+    return layout

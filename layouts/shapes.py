@@ -45,7 +45,7 @@ def gated_mlp(
     cut: Expr,
     shard: Expr | None = None,
 ) -> tuple[Tensor, ...]:
-    """gate and up (held as one) and down of a SwiGLU-like MLP: (2 x intermediate, hidden) and (hidden, intermediate)."""
+    """Gate and up, held as one (2 x intermediate, hidden), and down (hidden, intermediate) of a SwiGLU-like MLP."""
     return (
         Tensor(f"{prefix}gate_up_proj", 2 * intermediate, hidden, component, rows, cut, shard=shard),
         Tensor(f"{prefix}down_proj", hidden, intermediate, component, rows, cut, shard=shard),

@@ -68,6 +68,9 @@ MEANING: Final[dict[str, str]] = {
     "by_fi_a2a": "1 where that exchange is fused over multi-node NVLink",
     # pools
     "slots": "state slots of a rank: max running requests of its group + extra slots + 1",
+    "verify_copies": "states kept for verification: the verify width, 0 without speculation",
+    "process_groups": "communicators that a rank opens at start-up",
+    "one_stage": "1 where embedding and head live on one rank (pp = 1), else 0",
     "global_kv_tokens": "KV slots of a whole attention group: those of a rank x dcp",
     "draft_window": "draft window slots kept for one state slot",
     "dispatch_tokens": "rows a rank may dispatch: the DeepEP buffer's bound",
@@ -99,6 +102,7 @@ BY_ALL_TO_ALL, BY_MAX_LEN = _symbol("by_all_to_all"), _symbol("by_max_len")
 BY_SUM_LEN, BY_ONE_GROUP = _symbol("by_sum_len"), _symbol("by_one_group")
 BY_AG_RS, BY_A2A, BY_FI_A2A = _symbol("by_ag_rs"), _symbol("by_a2a"), _symbol("by_fi_a2a")
 DRAFT_TOKENS, DRAFT_VERIFY = _symbol("draft_tokens"), _symbol("draft_verify")
+VERIFY_COPIES, PROCESS_GROUPS, ONE_STAGE = _symbol("verify_copies"), _symbol("process_groups"), _symbol("one_stage")
 HAS_DCP, VOCAB_GROUPS = _symbol("has_dcp"), _symbol("vocab_groups")
 SLOTS, GLOBAL_KV_TOKENS, DRAFT_WINDOW = _symbol("slots"), _symbol("global_kv_tokens"), _symbol("draft_window")
 DISPATCH_TOKENS = _symbol("dispatch_tokens")

@@ -20,6 +20,7 @@ class Dense:
 
     @property
     def label(self) -> str:
+        """Name of the kind in reports."""
         return "dense"
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -14,7 +14,8 @@ _SCALE_BLOCK = 128  # index keys are fp8 with one fp32 scale for each 128 values
 class Indexer:
     """`heads` x `head_dim` index queries against one index key a token; the `topk` best tokens are attended.
 
-    A `shared` indexer reuses the index of the full layer before it: it holds no weights and no index keys.
+    A `shared` indexer reuses the index of the full layer before it: it holds no weights and scores nothing, but the
+    engines' pools keep its index keys all the same (GLM-5.3: 78 layers x 788 B, claim G07).
     `q_lora` is the width of the low-rank query that it reads (0: it reads the hidden state).
     """
 
@@ -32,7 +33,7 @@ class Indexer:
     @property
     def key_bytes(self) -> int:
         """Bytes of index key that a rank keeps for a token and layer: fp8 values and their scales (132 at 128)."""
-        return 0 if self.shared else self.head_dim + 4 * ceil(self.head_dim / _SCALE_BLOCK)
+        return self.head_dim + 4 * ceil(self.head_dim / _SCALE_BLOCK)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Weights of one layer; every rank computes all index heads, so nothing is cut."""

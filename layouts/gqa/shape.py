@@ -32,6 +32,7 @@ class GQA:
 
     @property
     def label(self) -> str:
+        """Name of the kind in reports."""
         return "GQA window" if self.window else "GQA"
 
     def kv_bytes(self, format_name: str) -> Expr:

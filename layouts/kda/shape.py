@@ -29,6 +29,7 @@ class KDA:
 
     @property
     def label(self) -> str:
+        """Name of the kind in reports."""
         return "KDA"
 
     @property

@@ -34,6 +34,7 @@ class MLA:
 
     @property
     def label(self) -> str:
+        """Name of the kind in reports."""
         if self.indexer is None:
             return "MLA"
         return "DSA shared" if self.indexer.shared else "DSA"

@@ -20,6 +20,7 @@ class Config:
     values: Mapping[str, object]
 
     def has(self, key: str) -> bool:
+        """Whether the key is there and not null."""
         return self.values.get(key) is not None
 
     def size(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST_SIZE) -> int:
@@ -32,12 +33,14 @@ class Config:
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
+        """true or false."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self.error(f"{key} = {_shown(value)} must be true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.error(f"{key} = {_shown(value)} must be a string")
@@ -63,6 +66,7 @@ class Config:
         return tuple(value)
 
     def section(self, key: str) -> "Config":
+        """An object within this one; its errors name file and key."""
         value = self._value(key, None)
         if not isinstance(value, Mapping):
             raise self.error(f"{key} must be an object")
@@ -79,6 +83,7 @@ class Config:
             raise self.error(f"{key} = {self.size(key)} must not exceed {other} = {self.size(other)}")
 
     def error(self, what: str) -> ModelError:
+        """An error on a value of this file, to be raised."""
         return ModelError(f"{self.source}: {what}")
 
     def _value(self, key: str, default: object) -> object:

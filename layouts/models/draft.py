@@ -24,6 +24,7 @@ class MTPLayer(Layer):
     component: Component | None = None
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """Every weight once, as the draft holds and runs it."""
         return tuple(
             replace(
                 tensor,
@@ -40,6 +41,7 @@ class BlockDraftLayer(Layer):
     """A layer of a block draft: head-cut over attention TP like its attention, MLP included."""
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """Every weight once, as the draft holds and runs it."""
         return tuple(
             replace(
                 tensor,

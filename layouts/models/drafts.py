@@ -16,7 +16,9 @@ from layouts.tensor import FORMATS, Component, Precision, Tensor
 _BLOCK_DRAFTS = ("DSparkDraftModel",)
 
 
-def mtp_draft(config: Config, body: Body, quantization: Quantization, precision: Precision) -> tuple[Draft, tuple[str, ...]]:
+def mtp_draft(
+    config: Config, body: Body, quantization: Quantization, precision: Precision
+) -> tuple[Draft, tuple[str, ...]]:
     """The MTP layers that the checkpoint holds, and notes on their format; raises ModelError if it holds none.
 
     Source of the extra weights: DeepSeek-V3's MTP module joins the normed hidden state and the normed embedding of the
@@ -35,7 +37,9 @@ def mtp_draft(config: Config, body: Body, quantization: Quantization, precision:
     return Draft("mtp", layers, len(layers), len(layers), extra * len(layers), "token"), notes
 
 
-def _stored_as(body: Body, quantization: Quantization, precision: Precision) -> tuple[Component | None, tuple[str, ...]]:
+def _stored_as(
+    body: Body, quantization: Quantization, precision: Precision
+) -> tuple[Component | None, tuple[str, ...]]:
     """Quantised checkpoints may leave the MTP layers in bf16: then all of their weights are the draft's."""
     modules = [m for i, layer in enumerate(body.mtp) for m in body.layer_modules(len(body.layers) + i, layer)]
     stored = {quantization.format_of(module.name) for module in modules}
@@ -51,13 +55,22 @@ def block_draft(name: str, model_name: str, hidden: int, vocab: int) -> Draft:
     config = read_json(_find(name, model_name))
     architecture = _first_architecture(config)
     if architecture not in _BLOCK_DRAFTS:
-        raise config.error(f"draft architecture {architecture!r} is not supported; supported: {', '.join(_BLOCK_DRAFTS)}")
+        raise config.error(
+            f"draft architecture {architecture!r} is not supported; supported: {', '.join(_BLOCK_DRAFTS)}"
+        )
     for key, expected in (("hidden_size", hidden), ("vocab_size", vocab)):
         if config.size(key) != expected:
             raise config.error(f"{key} = {config.size(key)} is not the {expected} of {model_name}; use its own draft")
     layer = BlockDraftLayer(llama.gqa(config), Dense(hidden, config.size("intermediate_size")))
     block = config.size("block_size", most=LARGEST_DEPTH)
-    return Draft(pathlib.Path(config.source).stem, (layer,) * depth(config), 1, block, _block_extra(config, hidden, vocab), "window")
+    return Draft(
+        pathlib.Path(config.source).stem,
+        (layer,) * depth(config),
+        1,
+        block,
+        _block_extra(config, hidden, vocab),
+        "window",
+    )
 
 
 def _block_extra(config: Config, hidden: int, vocab: int) -> tuple[Tensor, ...]:
@@ -88,4 +101,3 @@ def _first_architecture(config: Config) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise config.error("key 'architectures' must be a list that starts with a name")
     return names[0]
-

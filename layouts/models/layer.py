@@ -22,6 +22,7 @@ class Layer:
 
     @property
     def hidden(self) -> int:
+        """Width of the residual stream."""
         return self.attention.hidden
 
     @property

@@ -51,7 +51,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         layers=body.layers,
         draft=drafted,
         precision=stored.with_formats(changes),
-        notes=(*_source_notes(path, config), *body.notes, *notes, *draft_notes),
+        notes=(*_source_notes(path, config, build), *body.notes, *notes, *draft_notes),
         defaults=build.defaults,
     )
 
@@ -62,7 +62,9 @@ def _build(name_or_path: str) -> tuple[str, str, _Build]:
     table = presets.overlay(name.lower())
     if table is None:
         stem = pathlib.Path(name)
-        shown = (stem.parent.name if stem.name == "config.json" else stem.stem) if presets.looks_like_path(name) else None
+        shown = (
+            (stem.parent.name if stem.name == "config.json" else stem.stem) if presets.looks_like_path(name) else None
+        )
         return shown or presets.aliases().get(name.lower(), name.lower()), name, _Build()
     formats, defaults = table.get("precision", {}), table.get("defaults", {})
     if not isinstance(formats, Mapping) or not isinstance(defaults, Mapping):
@@ -109,6 +111,8 @@ def _draft(
     return block_draft(name.strip(), model_name, text.size("hidden_size"), text.size("vocab_size")), ()
 
 
-def _source_notes(path: pathlib.Path, config: Config) -> tuple[str, ...]:
+def _source_notes(path: pathlib.Path, config: Config, build: _Build) -> tuple[str, ...]:
+    """The notes on a preset are on its precision as published, so a build that sets its own drops them."""
     vision = ("the vision tower is not counted",) if config.has("vision_config") else ()
-    return (*vision, *(presets.notes(path.name) if path.parent == presets.FOLDER else ()))
+    as_published = path.parent == presets.FOLDER and not build.formats
+    return (*vision, *(presets.notes(path.name) if as_published else ()))

@@ -44,7 +44,9 @@ class Model:
         if len(widths) > 1:
             raise ModelError(f"{self.name}: hidden widths {sorted(widths)} differ; model and draft must share one")
         if len(self._kv_heads) > 1:
-            raise ModelError(f"{self.name}: KV head counts {sorted(self._kv_heads)} differ between layers; one is needed")
+            raise ModelError(
+                f"{self.name}: KV head counts {sorted(self._kv_heads)} differ between layers; one is needed"
+            )
 
     @cached_property
     def _kv_heads(self) -> frozenset[int]:
@@ -91,13 +93,12 @@ class Model:
         """Bytes of one whole copy of the weights, scales included, without the draft."""
         whole = {"attn_tp": 1, "kv_head_ranks": 1, "dense_tp": 1, "vocab_tp": 1, "expert_tp": 1}
         whole |= {"attention_shard": 1, "moe_shard": 1, "draft_shard": 1}
-        sizes = [t.resident(self.precision).evaluate(whole) for t in self.vocabulary()]
+        size = sum((t.resident(self.precision).evaluate(whole) for t in self.vocabulary()), start=Fraction(0))
         for kind, count in zip(self.kinds, self.kind_counts, strict=True):
             values = whole | {"experts_rank": kind.experts}
-            sizes.append(count * sum(t.resident(self.precision).evaluate(values) for t in kind.tensors()))
-        return sum(sizes, start=Fraction(0))
+            size += count * sum(t.resident(self.precision).evaluate(values) for t in kind.tensors())
+        return size
 
     def with_precision(self, changes: Mapping[str, Format]) -> "Model":
         """The same model with some components stored in another format."""
         return replace(self, precision=self.precision.with_formats(changes))
-

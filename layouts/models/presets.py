@@ -1,4 +1,4 @@
-"""The models that ship with the package: configs as published, builds of them as overlays, drafts, and their sources."""
+"""The models that ship with the package: published configs, builds of them (overlays), drafts, and their sources."""
 
 import difflib
 import functools
@@ -32,6 +32,7 @@ def draft_names() -> tuple[str, ...]:
 
 
 def aliases() -> Mapping[str, str]:
+    """Short names of presets."""
     return {name: str(preset) for name, preset in index()["aliases"].items()}
 
 
@@ -60,6 +61,7 @@ def find_config(name: str) -> pathlib.Path:
 
 
 def looks_like_path(name: str) -> bool:
+    """Whether a name can only be meant as a path."""
     return name.endswith(".json") or "/" in name or "\\" in name or name in (".", "..")
 
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from layouts.shapes import BF16, FP32, ShapeError, check_sizes, gated_mlp, vector
 from layouts.symbols import (
-    DENSE_ROWS,
-    DENSE_TP,
     EXPERT_ROWS,
     EXPERT_TP,
     EXPERTS_RANK,
     MOE_ROWS,
     MOE_SHARD,
+    SHARED_ROWS,
+    SHARED_TP,
 )
 from layouts.tensor import Tensor
 
@@ -41,6 +41,7 @@ class MoE:
 
     @property
     def label(self) -> str:
+        """Name of the kind in reports."""
         return "LatentMoE" if self.latent else "MoE"
 
     @property
@@ -69,7 +70,7 @@ class MoE:
         shared = self.shared_intermediate
         return (
             *(latent if self.latent else ()),
-            *(gated_mlp("shared_", self.hidden, shared, "shared", DENSE_ROWS, DENSE_TP, MOE_SHARD) if shared else ()),
+            *(gated_mlp("shared_", self.hidden, shared, "shared", SHARED_ROWS, SHARED_TP, MOE_SHARD) if shared else ()),
         )
 
     def _routed(self) -> tuple[Tensor, ...]:

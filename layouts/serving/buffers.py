@@ -21,7 +21,9 @@ def deepep_bytes_a_token(width: int, experts: int) -> int:
     """
     require_positive(width=width, experts=experts)
     if width % _SCALE_GROUP:
-        raise EngineRuleError(f"DeepEP scales groups of {_SCALE_GROUP} values, so width {width} must be a multiple of it")
+        raise EngineRuleError(
+            f"DeepEP scales groups of {_SCALE_GROUP} values, so width {width} must be a multiple of it"
+        )
     scales = width // _SCALE_GROUP * 4
     dispatch = _HEADER + max(2 * width, width + scales)
     combine = 2 * width + scales

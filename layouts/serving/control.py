@@ -50,8 +50,8 @@ class Agreement:
 def agree(votes: Sequence[Vote], *, verify_width: int = 1) -> Agreement:
     """Reduce the votes: counts stay lists, a graph needs every vote, one extending rank makes an extend step.
 
-    Counts of decode votes are requests; each computes `verify_width` rows (draft tokens + 1). Ranks without requests run
-    an idle batch as soon as any rank has one. `forward_mode` is None where busy ranks differ.
+    Counts of decode votes are requests; each computes `verify_width` rows (draft tokens + 1). Ranks without requests
+    run an idle batch as soon as any rank has one. `forward_mode` is None where busy ranks differ.
     """
     require_positive(verify_width=verify_width)
     if not votes:

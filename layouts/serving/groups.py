@@ -54,8 +54,8 @@ class Degrees:
 def process_groups(degrees: Degrees) -> tuple[ProcessGroup, ...]:
     """Communicators of more than one rank that start-up builds in the process of one rank.
 
-    A group that spans all of TP is TP's own and is not built again; DCP is always built; expert groups, the pipeline and
-    a vocabulary group take no custom all-reduce. Weight-shard groups are built later, on first use.
+    A group that spans all of TP is TP's own and is not built again; DCP is always built; expert groups, the pipeline
+    and a vocabulary group take no custom all-reduce. Weight-shard groups are built later, on first use.
     Source: SGLang 0.5.23 `initialize_model_parallel`; vocabulary group: seed article 000.
     """
     tp = degrees.tp
@@ -73,7 +73,8 @@ def process_groups(degrees: Degrees) -> tuple[ProcessGroup, ...]:
             )
             if size != tp
         ),
-        ProcessGroup("moe_dp", degrees.moe_dp if degrees.moe_dp not in (tp, degrees.attn_cp) else 1, True),
+        # copies of the experts talk over the prefill CP group where that is the wider one
+        ProcessGroup("moe_dp", 1 if degrees.moe_dp == tp or degrees.attn_cp > degrees.moe_dp else degrees.moe_dp, True),
         ProcessGroup("vocab_tp", degrees.vocab_tp if degrees.vocab_tp not in (tp, degrees.attn_tp) else 1, False),
         ProcessGroup("pp", degrees.pp, False),
     ]

@@ -67,5 +67,7 @@ def _slots(values: ArrayLike, ranks: int, interleave: int) -> Ints:
     require_positive(ranks=ranks, interleave=interleave)
     slots = np.asarray(values, np.int64)
     if slots.size and slots.min() < 0:
-        raise EngineRuleError(f"slot {slots.min()} is negative: an unmapped index must be masked before it is localised")
+        raise EngineRuleError(
+            f"slot {slots.min()} is negative: an unmapped index must be masked before it is localised"
+        )
     return slots

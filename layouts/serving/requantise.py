@@ -3,13 +3,13 @@
 The engine rounds each 128 x 128 block scale up to a power of two, which means dequantising the parameter and
 quantising it anew. Its eager temporaries, in bytes a parameter (SGLang 0.5.23, `requant_weight_ue8m0`):
 
-| while | scale repeated, fp32 | weight, fp32 | product, fp32 | bf16 | padded bf16 | magnitude, bf16 | fp32 | new fp8 | sum |
-|---|---|---|---|---|---|---|---|---|---|
-| dequantise: multiply | 4 | 4 | 4 | | | | | | 12 |
-| dequantise: cast | 4 | | 4 | 2 | | | | | 10 |
-| quantise: block maximum | | | | 2 | 2 | 2 | 4 | | 10 |
-| quantise: scale | | | | 2 | 2 | | 4 | | 8 |
-| quantise: cast | | | | 2 | 2 | | 4 | 1 | 9 |
+| moment | held at once |
+|---|---|
+| dequantise: multiply | scales repeated to the weight's shape (fp32) 4, weight cast to fp32 4, their product 4 |
+| dequantise: cast | repeated scales 4, product 4, its bf16 copy 2 |
+| quantise: block maximum | bf16 weight 2, its zero-padded copy 2, magnitudes in bf16 2 and in fp32 4 |
+| quantise: scale | bf16 weight 2, padded copy 2, scaled product (fp32) 4 |
+| quantise: cast | the same 8, and the new fp8 weight 1 |
 
 The product of scale and weight is the highest. One parameter goes at a time, and the caching allocator keeps what the
 largest needed until its cache is emptied.
@@ -46,7 +46,9 @@ class RequantisedWeight:
     def __post_init__(self) -> None:
         require_positive(out=self.out, inp=self.inp, count=self.count, shard=self.shard)
         if self.out % self.shard:
-            raise EngineRuleError(f"{self.out} rows of {self.name} do not divide over {self.shard} ranks: change the shard")
+            raise EngineRuleError(
+                f"{self.out} rows of {self.name} do not divide over {self.shard} ranks: change the shard"
+            )
 
     @property
     def parameters(self) -> int:
@@ -73,13 +75,9 @@ class LoadPeak:
 
 
 def requantise_temporaries(out: int, inp: int) -> int:
-    """Bytes that requantising one (out, in) weight needs beside the weight itself, scales of one block row included."""
+    """Bytes that requantising one (out, in) weight needs beside the weight itself."""
     require_positive(out=out, inp=inp)
-    # the scales repeated along the rows live until they have been repeated along the columns; never at the peak
-    padded = -(-out // _BLOCK) * _BLOCK * -(-inp // _BLOCK) * _BLOCK
-    dequantise = BYTES_A_PARAMETER * out * inp
-    block_maximum = (2 + 4 + 2) * padded + 2 * out * inp
-    return max(dequantise, block_maximum)
+    return BYTES_A_PARAMETER * out * inp
 
 
 def packed_scale_bytes(out: int, inp: int) -> int:

@@ -82,13 +82,13 @@ def reserve_parts(chip_bytes: int, settings: ServerSettings) -> Mapping[str, int
     s = settings
     decodes, prefills = s.role is not Role.PREFILL, s.role is not Role.DECODE
     rows = s.chunk if prefills else (s.max_running or s.max_batch or 1) * s.verify_width
-    padding = 3 * s.max_batch * s.attn_dp if s.attn_dp > 1 else 0
+    padding = 3 * s.max_batch * s.attn_dp * _MIB if s.attn_dp > 1 else 0
     parts = {
         "metadata": 512 * _MIB,
         "activations": 3 * max(rows, 2048) * _MIB // 2,
         "communication": s.tp * s.pp * 1024 * _MIB // 8,
         "decode graphs": 2 * s.max_batch * _MIB if decodes else 0,
-        "DP attention": (padding + (padding // 2 if s.max_batch > 300 else 0)) * _MIB if decodes else 0,
+        "DP attention": padding + (padding // 2 if s.max_batch > 300 else 0) if decodes else 0,
         "prefill graphs": _prefill_graph_bytes(s) if prefills else 0,
     }
     parts["floor"] = max(0, 10 * _GIB - sum(parts.values())) if chip_bytes > _LARGE_CHIP else 0

@@ -36,6 +36,7 @@ class Body:
             yield from self.layer_modules(index, layer)
 
     def layer_modules(self, index: int, layer: Layer) -> Iterator[Module]:
+        """The modules of one layer, one for each component whose format can vary."""
         sizes: dict[Component, int] = {}
         values = {"experts_rank": layer.experts}
         for tensor in layer.tensors():

@@ -10,6 +10,7 @@ from layouts.moe import MoE
 
 
 def read(config: Config) -> Body:
+    """Layers of the config; raises ModelError."""
     count = depth(config)
     attention = mla(config, indexer(config) if config.has("index_topk") else None)
     first, every = config.size("first_k_dense_replace", 0, least=0), config.size("moe_layer_freq", 1)
@@ -34,6 +35,7 @@ def mla(config: Config, index: Indexer | None) -> MLA:
 
 
 def indexer(config: Config, shared: bool = False) -> Indexer:
+    """The indexer of a sparse layer."""
     return Indexer(
         hidden=config.size("hidden_size"),
         q_lora=config.size("q_lora_rank", 0, least=0),
@@ -45,10 +47,12 @@ def indexer(config: Config, shared: bool = False) -> Indexer:
 
 
 def dense_mlp(config: Config) -> Dense:
+    """The MLP of the dense layers."""
     return Dense(config.size("hidden_size"), config.size("intermediate_size"))
 
 
 def moe(config: Config) -> MoE:
+    """The experts of the MoE layers; the shared ones are held as one MLP."""
     config.at_most("num_experts_per_tok", "n_routed_experts")
     width = config.size("moe_intermediate_size")
     return MoE(

@@ -1,4 +1,4 @@
-"""GLM 5 with sparse attention: DeepSeek's layers, kinds listed layer by layer, some sharing the index of an earlier one."""
+"""GLM 5 with sparse attention: DeepSeek's layers, listed one by one; some share the index of an earlier one."""
 
 from layouts.models.config import Config
 from layouts.models.families import deepseek
@@ -7,6 +7,7 @@ from layouts.models.layer import Layer
 
 
 def read(config: Config) -> Body:
+    """Layers of the config; raises ModelError."""
     count = depth(config)
     indexes = config.words("indexer_types", count, ("full", "shared"))
     if indexes[0] == "shared":

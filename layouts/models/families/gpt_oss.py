@@ -8,6 +8,7 @@ from layouts.moe import MoE
 
 
 def read(config: Config) -> Body:
+    """Layers of the config; raises ModelError."""
     kinds = config.words("layer_types", depth(config), ("full_attention", "sliding_attention"))
     window = config.size("sliding_window", most=LARGEST_CONTEXT)
     ffn = _moe(config)

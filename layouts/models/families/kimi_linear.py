@@ -1,14 +1,18 @@
 """Kimi Linear and Kimi K3: KDA with some MLA layers; one dense layer, then MoE, in K3 on a latent width."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from layouts.kda import KDA
 from layouts.models.config import Config
 from layouts.models.families import deepseek
 from layouts.models.families.body import Body, depth
 from layouts.models.layer import Layer
 from layouts.moe import MoE
+from layouts.tensor import Component
 
 # This family calls its experts block_sparse_moe.experts.N.w1/w2/w3 and its latent pair routed_expert_down/up_proj.
-_MODULES = {
+_MODULES: Final[Mapping[Component, str]] = {
     "attention": "self_attn.o_proj",
     "dense": "mlp.down_proj",
     "shared": "block_sparse_moe.shared_experts.down_proj",
@@ -18,6 +22,7 @@ _MODULES = {
 
 
 def read(config: Config) -> Body:
+    """Layers of the config; raises ModelError."""
     count = depth(config)
     linear = config.section("linear_attn_config")
     full = _full_layers(linear, count)

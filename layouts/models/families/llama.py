@@ -8,6 +8,7 @@ from layouts.models.layer import Layer
 
 
 def read(config: Config) -> Body:
+    """Layers of the config; raises ModelError."""
     layer = Layer(gqa(config), Dense(config.size("hidden_size"), config.size("intermediate_size")))
     return Body((layer,) * depth(config))
 

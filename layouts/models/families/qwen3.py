@@ -9,6 +9,7 @@ from layouts.moe import MoE
 
 
 def read(config: Config) -> Body:
+    """Layers of the config; raises ModelError."""
     count = depth(config)
     window = config.size("sliding_window", most=LARGEST_CONTEXT) if config.flag("use_sliding_window") else 0
     first_windowed = config.size("max_window_layers", count, least=0, most=LARGEST_DEPTH) if window else count

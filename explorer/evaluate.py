@@ -1,0 +1,155 @@
+"""One layout, or thousands at once, priced: rules are checked before, ledger and schedule complete in here."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from explorer.memory.budget import Budget, Memory, MemoryTable, memory
+from explorer.schedule import Schedule
+from explorer.step import StepTable
+from hw.arithmetic import Arithmetic, Exact
+from hw.compat import in_x64
+from hw.machine import Machine
+from layouts.blocks import step_blocks
+from layouts.cut import Cut
+from layouts.gqa import GQA
+from layouts.load import Load
+from layouts.mla import MLA
+from layouts.models.model import Model
+from layouts.moe import MoE
+from layouts.quantities import Traits, quantities
+from layouts.stages import heaviest_stages, layer_counts
+
+Scalar = Float[Array, ""]
+
+# CPU work of a step (scheduling, control sync, launch): hidden while the GPU's step is longer. 3.07 ms is the control
+# sync that article 002 prints for 16 ranks on two hosts.
+HOST_SECONDS: Final = 3.07e-3
+
+
+class Case(eqx.Module):
+    """A question as numbers: what all candidate layouts of one request share."""
+
+    load: Load
+    budget: Budget
+    machine: Machine
+    host: Float[ArrayLike, ""] = HOST_SECONDS
+
+
+class Tables(eqx.Module):
+    """A model lowered to arrays: ops and ledger of one phase."""
+
+    step: StepTable
+    memory: MemoryTable
+    traits: Traits = eqx.field(static=True)
+    kind_of_layer: tuple[int, ...] = eqx.field(static=True)
+    stages: Float[np.ndarray, "stages 2"]
+
+    def __init__(self, model: Model, prefill: bool = False):
+        blocks = step_blocks(model, prefill)
+        self.step = StepTable(blocks)
+        self.memory = MemoryTable(model, blocks, prefill)
+        self.traits = traits_of(model)
+        self.kind_of_layer = model.kind_of_layer
+        self.stages = heaviest_stages(model)
+
+    def values(self, ar: Arithmetic, cut: Cut, load: Load, machine: Machine) -> Mapping[str, Array]:
+        """Every quantity of a layout that does not depend on the budget."""
+        counts = layer_counts(cut, self.kind_of_layer, self.stages)
+        return {**quantities(ar, cut, load, self.traits, machine.sms), **counts}
+
+
+class Evaluation(eqx.Module):
+    """What a layout costs and holds, in seconds, bytes and tokens a second.
+
+    `step` is one decode step, or one prefill chunk of every attention group. `tokens_per_second` counts accepted
+    tokens of the whole instance (prefill: prompt tokens). `slack` is the memory left once the load is held.
+    """
+
+    step: Scalar
+    tokens_per_second: Scalar
+    kv_tokens: Scalar
+    kv_tokens_instance: Scalar
+    running: Scalar
+    slack: Scalar
+    remainder: Scalar
+
+    @property
+    def feasible(self) -> Array:
+        """Whether the load fits and the reserve holds what lives in it."""
+        return (self.slack >= 0) & (self.remainder >= 0)
+
+
+def evaluate(ar: Arithmetic, tables: Tables, cut: Cut, case: Case) -> Evaluation:
+    """Complete ledger and complete schedule of one layout."""
+    values = tables.values(ar, cut, case.load, case.machine)
+    return summary(cut, case, timing(ar, tables, cut, case, values), holding(ar, tables, cut, case, values))
+
+
+def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Array]) -> Schedule:
+    """When everything runs."""
+    seconds = tables.step.op_seconds(ar, case.machine, values)
+    return tables.step.schedule(ar, seconds, cut, jnp.asarray(case.host, dtype=float))
+
+
+def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Array]) -> Memory:
+    """Where the memory goes."""
+    return memory(ar, tables.memory, values, case.load.context, case.budget, case.machine)
+
+
+def summary(cut: Cut, case: Case, schedule: Schedule, held: Memory) -> Evaluation:
+    """The figures by which layouts are compared."""
+    load = case.load
+    if load.prefill:
+        # with pp stages, pp chunks are in flight and one leaves the pipeline every 1/pp of a pass
+        tokens = cut.replicas * cut.attn_dp * jnp.asarray(load.chunk, dtype=float) * cut.pp
+    else:
+        tokens = jnp.asarray(load.concurrency, dtype=float) * jnp.asarray(load.accept, dtype=float)
+    groups = cut.replicas * cut.attn_dp
+    return Evaluation(
+        step=schedule.step,
+        tokens_per_second=tokens / schedule.step,
+        kv_tokens=held.kv_tokens,
+        kv_tokens_instance=held.kv_tokens * cut.dcp * groups,
+        running=held.running * groups,
+        slack=held.slack,
+        remainder=held.remainder,
+    )
+
+
+@eqx.filter_jit
+def _evaluate_batch(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
+    return jax.vmap(lambda cut: evaluate(Exact(), tables, cut, case))(cuts)
+
+
+@in_x64
+def evaluate_batch(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
+    """Exact evaluation of a batch of valid layouts (leading axis of every leaf of `cuts`); compiled once a shape."""
+    return _evaluate_batch(tables, cuts, case)
+
+
+def traits_of(model: Model) -> Traits:
+    """The numbers of a model on which quantities depend."""
+    layers = model.layers
+    latent = [la.attention for la in layers if isinstance(la.attention, MLA)]
+    windows = [la.attention.window for la in layers if isinstance(la.attention, GQA) and la.attention.window]
+    moe = next((la.ffn for la in layers if isinstance(la.ffn, MoE)), None)
+    indexer = next((a.indexer for a in latent if a.indexer), None)
+    draft = model.draft
+    window = draft is not None and draft.kv == "window"
+    drafted = [la.attention.window for la in draft.layers if isinstance(la.attention, GQA)] if draft and window else []
+    return Traits(
+        heads=latent[0].heads if latent else 1,
+        kv_heads=model.kv_heads,
+        experts=moe.experts if moe else 0,
+        topk=moe.topk if moe else 0,
+        index_topk=indexer.topk if indexer else 0,
+        window=max(windows, default=0),
+        draft_rows=draft.block if draft and window else 1,
+        draft_window=max(drafted, default=0),
+    )

@@ -1,0 +1,194 @@
+"""The ledger's lines: what lives on one GPU, each with the rule that gives its bytes.
+
+A line is an expression over the layout's quantities; the exact ones are engines' rules, the estimated ones carry the
+source of their figure and a range. Graphs and what is allocated after the pools live inside the reserve that the
+memory fraction leaves, so they are never added to it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from hw.units import GIB
+from layouts.dsa.shape import Indexer
+from layouts.expression import ZERO, Expr, total
+from layouts.kda import KDA
+from layouts.mla import MLA
+from layouts.models.model import Model
+from layouts.moe import MoE
+from layouts.serving.buffers import deepep_bytes_a_token, deepep_counter_bytes
+from layouts.symbols import (
+    BY_ALL_TO_ALL,
+    DCP,
+    DISPATCH_TOKENS,
+    DRAFT_WINDOW,
+    GLOBAL_KV_TOKENS,
+    ONE_STAGE,
+    PROCESS_GROUPS,
+    REPLICATED_Q,
+    ROWS,
+    SLOTS,
+    VERIFY_COPIES,
+    layers_of,
+    sharded_layers_of,
+)
+from layouts.tensor import COMPONENTS, Precision, Tensor
+
+_RING: Final = 16  # tokens of a ReplaySSM ring (SGLang `--linear-replayssm-cache-len`)
+_ARTICLE: Final = "article 000, start-up log of one rank"
+
+
+class Group(StrEnum):
+    """Where a line's bytes come out of."""
+
+    START = "start"  # before the weights
+    WEIGHTS = "weights"
+    STAGING = "staging"  # buffers of gathered weights
+    STATE = "state"  # pools sized by request slots
+    KV = "kv"  # the pool that takes what is left
+    RESERVE = "reserve"  # inside (1 - mem_fraction)
+
+
+@dataclass(frozen=True)
+class Line:
+    """`size` in bytes on the GPU of the heaviest pipeline stage. `low` and `high` scale an estimate to its range."""
+
+    name: str
+    group: Group
+    size: Expr
+    provenance: str
+    exact: bool = True
+    low: float = 1.0
+    high: float = 1.0
+
+
+def fixed_lines(model: Model, prefill: bool = False) -> tuple[Line, ...]:
+    """Every line but the KV pool and the staging buffers; `explorer.memory.budget` adds those two."""
+    return (
+        _process_groups(),
+        *_weight_lines(model),
+        *_state_lines(model),
+        *_reserve_lines(model, prefill),
+    )
+
+
+def kv_bytes_a_token(model: Model) -> Expr:
+    """Bytes that one token slot of a rank's pool takes in all layers of the stage.
+
+    Under DCP a rank holds 1/dcp of the tokens, but the index keys of sparse attention for all of them.
+    """
+    kind = model.precision["kv"].name
+    own = total(layers_of(k) * la.attention.kv_bytes(kind) for k, la in enumerate(model.kinds))
+    index = total(layers_of(k) * _index_bytes(la.attention) * DCP for k, la in enumerate(model.kinds))
+    draft = model.draft
+    drafted = draft.kv_bytes(kind) if draft is not None and draft.kv == "token" else ZERO
+    return own + index + drafted
+
+
+def _index_bytes(attention: object) -> int:
+    indexer = attention.indexer if isinstance(attention, MLA) else None
+    return indexer.key_bytes if isinstance(indexer, Indexer) else 0
+
+
+def _process_groups() -> Line:
+    """NCCL keeps channel buffers and proxies for every communicator."""
+    source = "412 MB a communicator of eight ranks, measured (aiconfigurator system files); article 000: 0.58 GiB"
+    return Line("process groups", Group.START, PROCESS_GROUPS * 411041792, source, exact=False, low=0.5, high=1.6)
+
+
+def _weight_lines(model: Model) -> tuple[Line, ...]:
+    lines = []
+    for component in COMPONENTS:
+        parts = [
+            _resident(t, model.precision, layers_of(k), sharded_layers_of(k))
+            for k, layer in enumerate(model.kinds)
+            for t in layer.tensors()
+            if t.component == component
+        ]
+        parts += [
+            t.resident(model.precision) * (1 if t.rows is not None or model.tied else ONE_STAGE)
+            for t in model.vocabulary()
+            if t.component == component
+        ]
+        if any(parts):
+            lines.append(Line(f"weights: {component}", Group.WEIGHTS, total(parts), "shapes of the config"))
+    if model.draft is not None:
+        held = total(t.resident(model.precision) for t in model.draft.tensors())
+        lines.append(Line("weights: draft layers", Group.WEIGHTS, held, "shapes of the draft"))
+    return tuple(lines)
+
+
+def _resident(tensor: Tensor, precision: Precision, layers: Expr, sharded: Expr) -> Expr:
+    """A tensor of one kind of layer over all its layers: whole in some, one part of its rows in the others."""
+    whole = tensor.payload(precision)
+    kept = layers * tensor.scales(precision)
+    if tensor.shard is None:
+        return kept + layers * whole
+    return kept + (layers + sharded * -1) * whole + sharded * whole / tensor.shard
+
+
+def _state_lines(model: Model) -> tuple[Line, ...]:
+    """Pools with one slot a request: recurrent states, replay rings, the window of a draft."""
+    states = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds) if isinstance(la.attention, KDA)]
+    kind = model.precision["state"].name
+    lines = []
+    if states:
+        held = total(n * a.state_bytes(VERIFY_COPIES, kind) for n, a in states)
+        lines.append(Line("linear-attention state", Group.STATE, SLOTS * held, "state slots x bytes of a slot"))
+    if states and model.draft is not None:
+        ring = total(n * a.replay_bytes(_RING) for n, a in states)
+        lines.append(Line("ReplaySSM ring", Group.STATE, SLOTS * ring, f"state slots x a ring of {_RING} tokens"))
+    if model.draft is not None and model.draft.kv == "window":
+        slot = model.draft.kv_bytes(model.precision["kv"].name)
+        lines.append(Line("draft KV", Group.STATE, SLOTS * DRAFT_WINDOW * slot, "state slots x window slots"))
+    return tuple(lines)
+
+
+def _reserve_lines(model: Model, prefill: bool) -> tuple[Line, ...]:
+    """What is allocated after the pools: tables and buffers by rule, graphs and workspaces by estimate."""
+    lines = [
+        Line("req_to_token", Group.RESERVE, SLOTS * (4 * model.context_limit), "one int32 a slot and position"),
+        *_named("replicated Q projections", _replicated_queries(model), "all heads of the DCP group, whole copies"),
+        *_named("DeepEP buffer", _deepep(model, prefill), "DeepEP low-latency layout, send and receive, two halves"),
+    ]
+    if model.draft is not None and model.draft.kv == "window":
+        lines.append(Line("draft slot map", Group.RESERVE, GLOBAL_KV_TOKENS * 8, "int64 over the group's KV slots"))
+    return (*lines, *_estimates(model, prefill))
+
+
+def _named(name: str, size: Expr, provenance: str) -> Iterable[Line]:
+    return (Line(name, Group.RESERVE, size, provenance),) if size else ()
+
+
+def _replicated_queries(model: Model) -> Expr:
+    copied = [
+        layers_of(k) * t.payload(model.precision) * DCP * REPLICATED_Q
+        for k, layer in enumerate(model.kinds)
+        for t in layer.tensors()
+        if t.work_cut is not None
+    ]
+    return total(copied)
+
+
+def _deepep(model: Model, prefill: bool) -> Expr:
+    moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoE)]
+    if not moes or prefill:
+        return ZERO
+    width, experts = moes[0].width, moes[0].experts
+    size = DISPATCH_TOKENS * deepep_bytes_a_token(width, experts) + deepep_counter_bytes(experts)
+    return size * BY_ALL_TO_ALL
+
+
+def _estimates(model: Model, prefill: bool) -> tuple[Line, ...]:
+    """Two logs give two points: 3.69 GiB of graphs at 120 rows of an attention group and 6.74 GiB at 960, without the
+    DeepEP buffer; the part that grows is taken to follow the hidden width."""
+    workspaces = Line(
+        "workspaces", Group.RESERVE, Expr.of(GIB // 2), f"{_ARTICLE}: 0.34 to 0.5 GiB", exact=False, low=0.5, high=3.0
+    )
+    if prefill:
+        return (workspaces,)
+    # 3.05 GiB over 840 rows of width 7168
+    rows = ROWS * (544 * model.hidden)
+    graphs = Line("CUDA graphs", Group.RESERVE, rows + 13 * GIB // 4, _ARTICLE, exact=False, low=0.6, high=1.4)
+    return (graphs, workspaces)

@@ -1,0 +1,205 @@
+"""A user's question, checked: the one place where options become a model, a machine, a load and a budget."""
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from explorer.evaluate import Case
+from explorer.memory.budget import Budget
+from hw.compat import in_x64
+from hw.errors import MeshwrightError
+from hw.machine import Machine, load_machine
+from layouts.gqa import GQA
+from layouts.layout import Layout
+from layouts.load import Load
+from layouts.models import Model, load_model
+from layouts.rules import Site, checked
+from layouts.serving.graphs import graph_sizes
+from layouts.text import parse
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+MOST_GPUS: Final = 1 << 16
+MOST_TOKENS: Final = 1 << 30
+MOST_REQUESTS: Final = 1 << 20
+_GRAPH_LIMIT: Final = 512  # requests of an attention group beyond which no graph is captured by default
+_GRAPH_ENTRIES: Final = 128  # padded to one length, so that every request shares a compiled program
+DEFAULT_CHUNK: Final = 8192
+
+
+class RequestError(MeshwrightError):
+    """An option that cannot be: the message names it, the rule, and what would do."""
+
+
+class Phase(StrEnum):
+    DECODE = "decode"
+    PREFILL = "prefill"
+
+
+class Objective(StrEnum):
+    """What a plan is best at. GPU-seconds are those spent on one accepted token."""
+
+    STEP = "step"
+    THROUGHPUT = "throughput"
+    KV = "kv"
+    GPU_SECONDS = "gpu-seconds"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A question that can be answered. Times in seconds; None where an option was left to the planner."""
+
+    model: Model
+    machine: Machine
+    gpus: int
+    phase: Phase
+    context: int
+    concurrency: int | None
+    verify_width: int
+    accept_length: float
+    objective: Objective
+    max_tpot: float | None
+    mem_fraction: float | None
+    extra_slots: int | None
+    draft_window: int
+    dispatch_tokens: int | None
+    chunk: int
+    seed: int
+    graphs: Float[np.ndarray, " sizes"] = field(repr=False)
+
+    @property
+    def prefill(self) -> bool:
+        return self.phase is Phase.PREFILL
+
+    @property
+    def site(self) -> Site:
+        """What layouts are checked against."""
+        host, domain = int(self.machine.gpus_per_host), int(self.machine.domain)
+        return Site(self.model, self.gpus, host, domain, self.prefill)
+
+    @in_x64
+    def case(self, concurrency: float | None = None) -> Case:
+        """The question as numbers, at its own concurrency or another."""
+        running = concurrency or self.concurrency or 1
+        load = Load(
+            context=np.float64(self.context),
+            concurrency=np.float64(running),
+            verify=np.float64(self.verify_width),
+            accept=np.float64(self.accept_length),
+            chunk=np.float64(self.chunk),
+            graph_sizes=self.graphs,
+            prefill=self.prefill,
+        )
+        budget = Budget(
+            mem_fraction=np.float64(np.nan if self.mem_fraction is None else self.mem_fraction),
+            extra_slots=np.float64(self.extra_slots or 0),
+            dispatch_tokens=np.float64(np.nan if self.dispatch_tokens is None else self.dispatch_tokens),
+            draft_window=np.float64(self.draft_window),
+        )
+        return Case(load, budget, self.machine)
+
+    def layout(self, text: str) -> Layout:
+        """A layout in text form, checked against every rule; raises a MeshwrightError that names the nearest valid."""
+        return checked(parse(text, self.gpus, self.model), self.site)
+
+
+def make_request(
+    model: str,
+    hardware: str,
+    gpus: int,
+    *,
+    phase: str = "decode",
+    context: float = 8192,
+    concurrency: float | None = None,
+    verify_width: int | None = None,
+    accept_length: float | None = None,
+    draft: str | None = None,
+    precision: str | None = None,
+    objective: str = "step",
+    max_tpot_ms: float | None = None,
+    mem_fraction: float | None = None,
+    extra_slots: int | None = None,
+    chunk: int = DEFAULT_CHUNK,
+    gpus_per_host: int | None = None,
+    domain: int | None = None,
+    seed: int = 0,
+) -> Request:
+    """Check every option and look up what they name.
+
+    Options left out take the build's own defaults (`kimi-k3@article` verifies 5 rows and accepts 3.5) and then the
+    plain ones. Raises MeshwrightError with one line: the option, its value, the rule, what would do.
+    """
+    loaded = load_model(model, draft, precision)
+    defaults = loaded.defaults
+    width = int(_number("verify-width", verify_width, defaults.get("verify_width", 1), 1, 64))
+    accept = _number("accept-length", accept_length, defaults.get("accept_length", 1.0), 1, 64)
+    if accept > width:
+        raise RequestError(f"accept-length {accept:g} exceeds verify-width {width}: a step accepts what it verifies")
+    if loaded.draft is not None and width > 1:
+        loaded = _verifying(loaded, width)
+    length = int(_number("context", context, None, 1, MOST_TOKENS))
+    if length > loaded.context_limit:
+        raise RequestError(f"context {length} exceeds the {loaded.context_limit} positions of {loaded.name}: shorten it")
+    goal = _choice("objective", objective, Objective)
+    running = None if concurrency is None else int(_number("concurrency", concurrency, None, 1, MOST_REQUESTS))
+    if running is None and goal in (Objective.STEP, Objective.KV):
+        running = 1
+    dispatch = defaults.get("dispatch_tokens")
+    return Request(
+        model=loaded,
+        machine=load_machine(hardware, gpus_per_host, domain),
+        gpus=int(_number("gpus", gpus, None, 1, MOST_GPUS)),
+        phase=_choice("phase", phase, Phase),
+        context=length,
+        concurrency=running,
+        verify_width=width,
+        accept_length=accept,
+        objective=goal,
+        max_tpot=None if max_tpot_ms is None else _number("max-tpot-ms", max_tpot_ms, None, 1e-3, 1e7) / 1e3,
+        mem_fraction=None if mem_fraction is None else _number("mem-fraction", mem_fraction, None, 0.05, 0.99),
+        extra_slots=None if extra_slots is None else int(_number("extra-slots", extra_slots, None, 0, MOST_REQUESTS)),
+        draft_window=int(_number("draft_window", None, defaults.get("draft_window", _window(loaded)), 1, MOST_TOKENS)),
+        dispatch_tokens=None if dispatch is None else int(dispatch),
+        chunk=int(_number("chunk", chunk, None, 1, MOST_TOKENS)),
+        seed=int(_number("seed", seed, None, 0, 2**31 - 1)),
+        graphs=_graphs(loaded, width),
+    )
+
+
+def _number(name: str, value: object, default: object, least: float, most: float) -> float:
+    """A finite number within its bounds, whole where its bounds say so by type."""
+    chosen = default if value is None else value
+    if isinstance(chosen, bool) or not isinstance(chosen, int | float) or not math.isfinite(chosen):
+        raise RequestError(f"{name} must be a number from {least:g} to {most:g}, not {chosen!r}")
+    if not least <= chosen <= most:
+        raise RequestError(f"{name} = {chosen:g} is out of range: give {least:g} to {most:g}")
+    return chosen
+
+
+def _choice(name: str, value: str, kind: type[Kind]) -> Kind:
+    try:
+        return kind(value)
+    except ValueError:
+        raise RequestError(f"{name} {value!r} is unknown: choose one of {', '.join(kind)}") from None
+
+
+def _verifying(model: Model, width: int) -> Model:
+    """The model with a draft that proposes as many tokens as the step verifies beside the one it knows."""
+    assert model.draft is not None
+    return replace(model, draft=model.draft.verifying(width))
+
+
+def _window(model: Model) -> int:
+    """Draft KV slots of a request: the window of a block draft, where it has one."""
+    layers = model.draft.layers if model.draft is not None else ()
+    return max((la.attention.window for la in layers if isinstance(la.attention, GQA)), default=0) or 1
+
+
+def _graphs(model: Model, width: int) -> Float[np.ndarray, " sizes"]:
+    explicit = model.defaults.get("graph_sizes")
+    sizes = graph_sizes(_GRAPH_LIMIT, speculative=width > 1) if explicit is None else tuple(explicit)
+    return np.array([*sizes, *[sizes[-1]] * (_GRAPH_ENTRIES - len(sizes))], np.float64)

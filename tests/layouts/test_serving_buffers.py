@@ -1,0 +1,115 @@
+"""Buffers and clamps against claims K17, K22, K23, K26 and the practitioners' cases A8, A10, A11, A27, A28, A36."""
+
+import pytest
+
+from layouts.serving.buffers import (
+    DEEPEP_LARGEST_BUFFER,
+    deepep_buffer_bytes,
+    deepep_largest_tokens,
+    default_extra_slots,
+    request_slots,
+    request_table_bytes,
+    slot_map_bytes,
+)
+from layouts.serving.errors import EngineRuleError
+from layouts.serving.requests import (
+    Clamp,
+    Running,
+    StateBuffering,
+    balanced_state_ratio,
+    requests_that_run,
+    state_slots_a_request,
+)
+
+GIB = 2**30
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("tokens", "width", "experts", "gib"),
+    [
+        (144, 3584, 896, "3.50"),  # K26
+        (120, 3584, 896, "2.92"),
+        (2048, 5120, 448, "35.55"),  # A28, printed to two decimals
+        (1856, 5120, 448, "32.21"),
+        (1840, 5120, 448, "31.94"),
+        (1536, 5120, 448, "26.66"),
+        (128, 7168, 256, "1.78"),
+        (256, 7168, 256, "3.55"),
+        (512, 7168, 256, "7.11"),
+        (1024, 7168, 256, "14.22"),
+        (256, 7168, 384, "5.33"),  # A27
+    ],
+)
+def test_deepep_buffer(tokens: int, width: int, experts: int, gib: str) -> None:
+    assert f"{deepep_buffer_bytes(tokens, width, experts) / GIB:.2f}" == gib
+
+
+def test_deepep_buffer_by_hand() -> None:
+    # width 128: dispatch 16 + 256, combine 256 + 4; 2 experts, 1 token: send 520, receive 544; counters 128 each
+    assert deepep_buffer_bytes(1, 128, 2) == 2 * (520 + 544) + 256
+    # 33 experts x 4 B = 132 B of counters, rounded up to 256
+    assert deepep_buffer_bytes(1, 128, 33) == 2 * 33 * (260 + 272) + 512
+
+
+def test_deepep_limit_lies_between_the_sizes_that_start_and_fail() -> None:
+    largest = deepep_largest_tokens(5120, 448)
+    assert 1840 <= largest < 1856
+    assert (
+        deepep_buffer_bytes(largest, 5120, 448) < DEEPEP_LARGEST_BUFFER <= deepep_buffer_bytes(largest + 1, 5120, 448)
+    )
+
+
+def test_deepep_width_must_hold_whole_scale_groups() -> None:
+    with pytest.raises(EngineRuleError, match="multiple"):
+        deepep_buffer_bytes(128, 7000, 256)
+
+
+@pytest.mark.parametrize(("running", "extra", "slots", "table_gib"), [(24, 8, 33, "0.13"), (192, 16, 209, "0.82")])
+def test_article_slots_and_request_table(running: int, extra: int, slots: int, table_gib: str) -> None:
+    assert request_slots(running, extra) == slots
+    assert f"{request_table_bytes(slots, 1_048_576) / GIB:.2f}" == table_gib
+
+
+def test_article_slot_map() -> None:
+    assert f"{slot_map_bytes(21_500_000) / GIB:.2f}" == "0.16"
+    assert f"{slot_map_bytes(3_192_000) / GIB:.2f}" == "0.02"
+
+
+def test_small_decode_groups_get_extra_slots_by_default() -> None:
+    assert [default_extra_slots(n) for n in (1, 32, 33)] == [2, 64, 0]
+
+
+def test_state_slots_a_request() -> None:
+    assert state_slots_a_request(False, StateBuffering.EXTRA_BUFFER) == 1
+    assert state_slots_a_request(True) == 3
+    assert state_slots_a_request(True, StateBuffering.EXTRA_BUFFER_LAZY) == 4
+    assert state_slots_a_request(True, StateBuffering.EXTRA_BUFFER, overlap=False) == 4
+    assert state_slots_a_request(True, StateBuffering.EXTRA_BUFFER) == 5
+    with pytest.raises(EngineRuleError, match="overlap"):
+        state_slots_a_request(True, StateBuffering.EXTRA_BUFFER_LAZY, overlap=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # A8: 257 state slots, 5 a request; A11: 429 slots; A36: 40 slots
+        ((2048, 1, 1_167_552, 9216, 257, 5), Running(51, Clamp.STATE)),
+        ((2048, 1, 5_890_560, 9216, 429, 5), Running(85, Clamp.STATE)),
+        ((64, 1, 10**6, 1000, 40, 5), Running(8, Clamp.STATE)),
+        ((384, 16, 3_190_000, 100_000, None, 1), Running(24, Clamp.MAX_RUNNING)),
+        ((384, 16, 3_190_000, 400_000, 33, 1), Running(7, Clamp.KV)),
+        ((8, 16, 10**9, 1000, None, 1), Running(1, Clamp.MAX_RUNNING)),
+        ((100, 1, 0, 1000, None, 1), Running(0, Clamp.KV)),
+        ((24, 1, 24_000, 1000, 24, 1), Running(24, Clamp.MAX_RUNNING)),
+    ],
+)
+def test_the_clamp_that_binds(arguments: tuple[int, int, int, int, int | None, int], expected: Running) -> None:
+    assert requests_that_run(*arguments) == expected
+
+
+@pytest.mark.parametrize(("dcp", "ratio"), [(1, 1.8), (8, 14.0)])
+def test_balanced_ratio_of_a10(dcp: int, ratio: float) -> None:
+    # Kimi K3 on TP8: 12 of 96 heads a rank, 69 KDA layers, fp32 state and three bf16 conv columns; 24 x 576 B of KV
+    state = 69 * (12 * 128 * 128 * 4 + 3 * (3 * 12 * 128) * 2)
+    assert balanced_state_ratio(4, 0, state, 24 * 576, dcp, 9216) == pytest.approx(ratio, rel=0.05)

@@ -1,0 +1,132 @@
+"""The default memory reserve and the load peak, by hand arithmetic and against the article's start-up logs (M22)."""
+
+import pytest
+
+from layouts.serving.errors import EngineRuleError
+from layouts.serving.requantise import (
+    BYTES_A_PARAMETER,
+    RequantisedWeight,
+    load_peak,
+    packed_scale_bytes,
+    requantise_temporaries,
+)
+from layouts.serving.reserve import (
+    Defaults,
+    Role,
+    ServerSettings,
+    default_limits,
+    default_mem_fraction,
+    least_mem_fraction,
+    reserve_bytes,
+    reserve_parts,
+)
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.mark.parametrize(
+    ("gib", "tp", "expected"),
+    [
+        (16, 1, (2048, 8)),
+        (32, 1, (4096, 48)),
+        (32, 4, (4096, 160)),
+        (44, 1, (4096, 32)),
+        (80, 2, (8192, 256)),
+        (140, 8, (8192, 512)),
+        (180, 1, (16384, 512)),
+    ],
+)
+def test_default_limits(gib: int, tp: int, expected: tuple[int, int]) -> None:
+    assert default_limits(gib * GIB, tp) == Defaults(*expected)
+
+
+def test_default_batch_stops_at_the_running_limit() -> None:
+    assert default_limits(180 * GIB, 8, max_running=24) == Defaults(16384, 24)
+
+
+def test_reserve_of_a_unified_dp_server_by_hand() -> None:
+    # 512 + 1.5 x 16384 + 1024 x 8 / 8 + 2 x 512 + (3 + 1.5) x 512 x 8 + 1536 for MLA prefill graphs
+    settings = ServerSettings(
+        chunk=16384, max_batch=512, tp=8, attn_dp=8, latent_kv=True, prefill_graphs=40, deepep=True
+    )
+    without_deepep = 512 + 24576 + 1024 + 1024 + 18432 + 1536
+    assert reserve_bytes(180 * GIB, settings) == (without_deepep + 2048) * MIB
+    assert default_mem_fraction(180 * GIB, settings) == round(1 - (without_deepep + 2048) / (180 * 1024), 3)
+
+
+def test_floor_of_large_chips_comes_before_deepep() -> None:
+    settings = ServerSettings(chunk=2048, max_batch=24, tp=8, role=Role.DECODE, max_running=24, deepep=True)
+    assert reserve_bytes(180 * GIB, settings) == 12 * GIB
+    # below 60 GiB no floor: 512 + 3072 + 1024 + 48
+    assert reserve_bytes(44 * GIB, settings) == (512 + 3072 + 1024 + 48 + 2048) * MIB
+
+
+def test_decode_servers_count_verified_rows_and_prefill_servers_no_decode_graphs() -> None:
+    decode = ServerSettings(chunk=16384, max_batch=384, tp=16, role=Role.DECODE, max_running=4096, verify_width=5)
+    assert reserve_parts(180 * GIB, decode)["activations"] == 4096 * 5 * 3 // 2 * MIB
+    prefill = ServerSettings(chunk=16384, max_batch=384, tp=16, attn_dp=4, role=Role.PREFILL, prefill_graphs=40)
+    parts = reserve_parts(180 * GIB, prefill)
+    assert parts["decode graphs"] == parts["DP attention"] == 0
+    assert parts["prefill graphs"] == 8 * 40 * MIB
+
+
+def test_a_reserve_beyond_the_chip_names_the_remedy() -> None:
+    with pytest.raises(EngineRuleError, match="lower the chunk"):
+        reserve_bytes(16 * GIB, ServerSettings(chunk=16384, max_batch=8, tp=1))
+
+
+def test_least_mem_fraction() -> None:
+    assert least_mem_fraction(80 * GIB, 160 * GIB) == 0.5
+
+
+def test_requantisation_holds_three_fp32_copies_at_its_peak() -> None:
+    assert BYTES_A_PARAMETER == 12
+    assert requantise_temporaries(128, 256) == 12 * 128 * 256
+
+
+def test_packed_scales_repeat_an_exponent_on_every_row() -> None:
+    # 7168 columns are 56 blocks, four exponents an int32: 14 words a row
+    assert packed_scale_bytes(36864, 7168) == 36864 * 14 * 4
+    # 3 rows and 128 columns: 4 padded rows of one word
+    assert packed_scale_bytes(3, 128) == 16
+
+
+def _moe_part() -> tuple[RequantisedWeight, ...]:
+    return (
+        RequantisedWeight("latent_down", 3584, 7168, 92, 8),
+        RequantisedWeight("latent_up", 7168, 3584, 92, 8),
+        RequantisedWeight("shared_gate_up", 12288, 7168, 92, 8),
+        RequantisedWeight("shared_down", 7168, 6144, 92, 8),
+    )
+
+
+def test_article_release_after_load_dp2() -> None:
+    # 92 x 183,500,800 x 7/8 whole rows, and 12 B for each of the 88,080,384 parameters of the shared gate_up
+    peak = load_peak(_moe_part())
+    assert peak.whole == 14_771_814_400
+    assert peak.temporaries == 12 * 88_080_384
+    assert peak.released / GIB == pytest.approx(14.6, rel=0.05)
+
+
+def test_article_release_after_load_dp16() -> None:
+    attention = (
+        RequantisedWeight("kda_qkv", 36864, 7168, 68, 8),
+        RequantisedWeight("kda_gate", 12288, 7168, 68, 8),
+        RequantisedWeight("kda_o", 7168, 12288, 68, 8),
+        RequantisedWeight("mla_q_b", 18432, 1536, 24, 8),
+        RequantisedWeight("mla_o", 7168, 12288, 24, 8),
+        RequantisedWeight("mla_gate", 12288, 7168, 24, 8),
+    )
+    dense = RequantisedWeight("dense_gate_up", 2 * 33792, 7168)
+    peak = load_peak((*_moe_part(), *attention, dense))
+    # The dense layer on every rank (as the article's build may have it) gives the largest temporaries.
+    assert peak.temporaries == 12 * 2 * 33792 * 7168
+    assert peak.released / GIB == pytest.approx(47.7, rel=0.05)
+    # Cut over all 16 ranks, as the public source has it, the largest is KDA's qkv: 2.6 GiB less.
+    public = load_peak((*_moe_part(), *attention))
+    assert public.released / GIB == pytest.approx(45.1, abs=0.05)
+
+
+def test_rows_must_divide_over_the_shard() -> None:
+    with pytest.raises(EngineRuleError, match="change the shard"):
+        RequantisedWeight("w", 100, 128, shard=8)
