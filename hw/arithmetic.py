@@ -10,12 +10,13 @@ from typing import Final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 Real = Float[Array, "..."]
 
 # Neighbouring periods whose kernels reach into one unit interval; 3 a side keeps the slope continuous up to tau = 0.25.
-_PERIODS: Final = tuple(range(-3, 4))
+_PERIODS: Final = np.arange(-3.0, 4.0)
 # Distance, in kernel widths, between an integer and the rise that follows it: the slope there is below 2 e-8 / tau.
 _SETBACK: Final = 18.0
 
@@ -68,15 +69,14 @@ class Smooth(Arithmetic):
         width = self.tau
         rise_at = jnp.minimum(0.5, _SETBACK * width)
 
-        def risen(u: ArrayLike) -> Real:
-            return sum(
-                (jax.nn.sigmoid((u + k - rise_at) / width) - jax.nn.sigmoid((k - rise_at) / width) for k in _PERIODS),
-                start=jnp.zeros_like(x),
-            )
-
-        return base + risen(x - base) / risen(1.0)
+        # one axis of periods for three arguments at once: x's fraction, and the ends of its unit interval
+        ends = jnp.stack([x - base, jnp.zeros_like(x), jnp.ones_like(x)])
+        at, zero, one = jax.nn.sigmoid((ends[..., None] + _PERIODS - rise_at) / width).sum(axis=-1)
+        return base + (at - zero) / (one - zero)
 
     def maximum(self, a: ArrayLike, b: ArrayLike) -> Real:
         a, b = jnp.asarray(a), jnp.asarray(b)
-        width = self.tau * (jnp.abs(a) + jnp.abs(b)) + jnp.finfo(float).tiny
-        return b + width * jax.nn.softplus((a - b) / width)
+        width = self.tau * (jnp.abs(a) + jnp.abs(b))
+        # two zeros have no scale: their maximum is zero, with the slopes of a tie
+        scale = jnp.where(width > 0, width, 1.0)
+        return b + jnp.where(width > 0, width * jax.nn.softplus((a - b) / scale), 0.5 * (a - b))

@@ -33,8 +33,8 @@ def format_rate(per_second: float, unit: str = "B/s") -> str:
     """`7.7e12` -> `7.7 TB/s`: powers of ten."""
     for scale, prefix in _DECIMAL:
         if abs(per_second) >= scale:
-            return f"{_significant(per_second / scale).rstrip('0').rstrip('.')} {prefix}{unit}"
-    return f"{per_second:.3g} {unit}"
+            return f"{per_second / scale:.4g} {prefix}{unit}"
+    return f"{per_second:.4g} {unit}"
 
 
 def _significant(value: float) -> str:

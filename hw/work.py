@@ -100,7 +100,7 @@ def sent_bytes(kind: CollectiveKind | tuple[CollectiveKind, ...], payload: Array
     """
     payload, size = jnp.asarray(payload), jnp.maximum(jnp.asarray(size), 1.0)
     kinds = (kind,) if isinstance(kind, CollectiveKind) else kind
-    rounds = np.array([_ROUNDS[k] for k in kinds], dtype=payload.dtype)
+    rounds = jnp.asarray([_ROUNDS[k] for k in kinds], dtype=payload.dtype)
     whole = np.array([k is CollectiveKind.SEND for k in kinds])
     if isinstance(kind, CollectiveKind):
         rounds, whole = rounds[0], whole[0]

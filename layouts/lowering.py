@@ -21,16 +21,16 @@ _ONE: Final = "1"  # the quantity that pads a product
 class Lowered(eqx.Module):
     """A table of expressions over named quantities.
 
-    Every expression is a padded row of terms; a term is a rational coefficient times one of a few distinct products,
-    kept as numerator and denominator so that whole bytes stay whole.
+    A term is a rational coefficient times one of a few distinct products, kept as numerator and denominator so that
+    whole bytes stay whole. Equal expressions are computed once, and expressions of as many terms together: most have
+    one, and padding them to the longest would triple the work.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
     numerators: Int[np.ndarray, "products factors"]
     denominators: Int[np.ndarray, "products factors"]
-    product: Int[np.ndarray, "expressions terms"]
-    above: Int[np.ndarray, "expressions terms"]
-    below: Int[np.ndarray, "expressions terms"]
+    groups: tuple["TermGroup", ...]
+    order: Int[np.ndarray, " expressions"]
 
     def __init__(self, expressions: Sequence[Expr]):
         products = sorted({powers for e in expressions for powers, _ in e.terms} | {()})
@@ -38,28 +38,29 @@ class Lowered(eqx.Module):
         index = {name: i for i, name in enumerate(self.names)}
         self.numerators = _factors(products, index, sign=1)
         self.denominators = _factors(products, index, sign=-1)
-        width = max([len(e.terms) for e in expressions], default=0) or 1
-        shape = (len(expressions), width)
-        self.product, self.above = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        self.below = np.ones(shape, np.int64)
-        for row, expression in enumerate(expressions):
-            for column, (powers, coefficient) in enumerate(expression.terms):
-                self.product[row, column] = products.index(powers)
-                self.above[row, column] = coefficient.numerator
-                self.below[row, column] = coefficient.denominator
+        distinct = sorted(set(expressions), key=lambda e: (len(e.terms), e.terms))
+        self.groups = tuple(
+            TermGroup([e for e in distinct if len(e.terms) == width], products)
+            for width in sorted({len(e.terms) for e in distinct})
+        )
+        place = {e: i for i, e in enumerate(distinct)}
+        self.order = np.array([place[e] for e in expressions], np.int64)
 
     def evaluate(self, values: Mapping[str, Array]) -> Float[Array, " expressions"]:
         """Real values: FLOPs, bytes, messages of a possibly relaxed layout."""
         quantities = self._stack(values, jnp.float64)
-        above = quantities[self.numerators].prod(axis=1) / quantities[self.denominators].prod(axis=1)
-        return (above[self.product] * (self.above / self.below)).sum(axis=1)
+        products = quantities[self.numerators].prod(axis=1) / quantities[self.denominators].prod(axis=1)
+        sums = [(products[g.product] * (g.above / g.below)).sum(axis=1) for g in self.groups]
+        return jnp.concatenate(sums)[self.order]
 
     def whole(self, values: Mapping[str, Array]) -> Int[Array, " expressions"]:
         """Whole bytes of a valid layout: integer arithmetic throughout, each term rounded up as an allocation is."""
         quantities = self._stack(values, jnp.int64)
-        above = quantities[self.numerators].prod(axis=1)[self.product] * self.above
-        below = quantities[self.denominators].prod(axis=1)[self.product] * self.below
-        return (-(-above // below)).sum(axis=1)
+        above, below = quantities[self.numerators].prod(axis=1), quantities[self.denominators].prod(axis=1)
+        sums = [
+            (-(-(above[g.product] * g.above) // (below[g.product] * g.below))).sum(axis=1) for g in self.groups
+        ]
+        return jnp.concatenate(sums)[self.order]
 
     def bytes(self, ar: Arithmetic, values: Mapping[str, Array]) -> Float[Array, " expressions"]:
         """Bytes: whole in the exact arithmetic (float64 holds them up to 2^53), real in the smooth one."""
@@ -72,6 +73,24 @@ class Lowered(eqx.Module):
         numbers = jnp.stack([jnp.ones(()), *(jnp.asarray(values[n], dtype=float) for n in self.names[1:])])
         # a whole quantity may have come out of a power or a logarithm one ulp off
         return jnp.rint(numbers).astype(dtype) if jnp.issubdtype(dtype, jnp.integer) else numbers
+
+
+class TermGroup(eqx.Module):
+    """Expressions of one number of terms: for each term its product and its coefficient above / below."""
+
+    product: Int[np.ndarray, "expressions terms"]
+    above: Int[np.ndarray, "expressions terms"]
+    below: Int[np.ndarray, "expressions terms"]
+
+    def __init__(self, expressions: Sequence[Expr], products: Sequence[Powers]):
+        place = {powers: i for i, powers in enumerate(products)}
+        self.product = _table([[place[powers] for powers, _ in e.terms] for e in expressions])
+        self.above = _table([[c.numerator for _, c in e.terms] for e in expressions])
+        self.below = _table([[c.denominator for _, c in e.terms] for e in expressions])
+
+
+def _table(rows: Sequence[Sequence[int]]) -> Int[np.ndarray, "expressions terms"]:
+    return np.array(rows, np.int64).reshape(len(rows), -1)
 
 
 def _factors(products: Sequence[Powers], index: Mapping[str, int], sign: int) -> Int[np.ndarray, "products factors"]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hw.arithmetic import Arithmetic, Exact, Smooth
-from hw.compat import x64
+from hw.compat import in_x64, x64
 from hw.machine import Machine, load_machine
 from hw.time import (
     collective_bound,
@@ -20,6 +20,7 @@ from hw.time import (
 from hw.work import Collective, CollectiveKind, Family, Rate, Work
 
 K = CollectiveKind
+smooth = in_x64(Smooth)
 B200 = load_machine("b200")
 GB200 = load_machine("gb200")
 
@@ -46,12 +47,12 @@ def op(
     family: Family = Family.GEMM, flops: float = 0.0, moved: float = 0.0, ctas: float = 0.0, rate: Rate = Rate.FP8
 ) -> Work:
     with x64():
-        return Work((family,), (rate,), jnp.array([flops]), jnp.array([moved]), jnp.array([ctas]))
+        return Work((family,), (rate,), *(jnp.array([x], dtype=float) for x in (flops, moved, ctas)))
 
 
 def exchange(kind: CollectiveKind, payload: float, size: float, stride: float = 1.0) -> Collective:
     with x64():
-        return Collective((kind,), jnp.array([payload]), jnp.array([size]), jnp.array([stride]))
+        return Collective((kind,), *(jnp.array([x], dtype=float) for x in (payload, size, stride)))
 
 
 def op_seconds(machine: Machine, work: Work, ar: Arithmetic | None = None) -> float:
@@ -124,7 +125,7 @@ def test_the_serving_trace_that_the_curves_are_fitted_to() -> None:
 
 
 def test_an_op_without_work_costs_nothing() -> None:
-    for ar in (Exact(), Smooth(0.1)):
+    for ar in (Exact(), smooth(0.1)):
         for family in Family:
             assert op_seconds(B200, op(family), ar) == pytest.approx(0.0, abs=1e-15)
     assert op_seconds(B200, op()) == 0.0
@@ -134,7 +135,7 @@ def test_an_op_without_work_costs_nothing() -> None:
 @pytest.mark.parametrize("work", [op(), op(moved=1e6), op(flops=1e9), op(Family.ATTENTION, 1e9, 1e6, 160.0)])
 def test_slopes_of_an_op_are_finite(tau: float, work: Work) -> None:
     with x64():
-        for ar in (Exact(), Smooth(tau)):
+        for ar in (Exact(), smooth(tau)):
             slopes = eqx.filter_grad(lambda both, ar=ar: compute_seconds(ar, *both).sum())((B200, work))
             assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
 
@@ -158,7 +159,7 @@ def test_more_work_takes_no_less_time(flops: float, moved: float, more: float, c
 )
 def test_the_sharpest_smooth_time_is_the_exact_one(flops: float, moved: float, ctas: int, family: Family) -> None:
     work = op(family, flops, moved, ctas)
-    assert op_seconds(B200, work, Smooth(1e-5)) == pytest.approx(op_seconds(B200, work), rel=1e-3)
+    assert op_seconds(B200, work, smooth(1e-5)) == pytest.approx(op_seconds(B200, work), rel=1e-3)
 
 
 def test_which_part_of_an_op_is_the_largest() -> None:
@@ -225,7 +226,7 @@ def test_dispatch_and_combine_of_article_000() -> None:
 def test_nothing_to_exchange_costs_nothing(kind: CollectiveKind, payload: float, size: float) -> None:
     group = exchange(kind, payload, size)
     assert exchange_seconds(B200, group) == 0.0
-    assert exchange_seconds(B200, group, Smooth(0.1)) == pytest.approx(0.0, abs=1e-15)
+    assert exchange_seconds(B200, group, smooth(0.1)) == pytest.approx(0.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("kind", K)
@@ -234,7 +235,7 @@ def test_nothing_to_exchange_costs_nothing(kind: CollectiveKind, payload: float,
 def test_slopes_of_an_exchange_are_finite(kind: CollectiveKind, payload: float, size: float) -> None:
     group = exchange(kind, payload, size)
     with x64():
-        for ar in (Exact(), Smooth(0.25), Smooth(1e-4)):
+        for ar in (Exact(), smooth(0.25), smooth(1e-4)):
             slopes = eqx.filter_grad(lambda both, ar=ar: collective_seconds(ar, *both).sum())((B200, group))
             assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
 
@@ -243,7 +244,7 @@ def test_slopes_of_an_exchange_are_finite(kind: CollectiveKind, payload: float, 
 def test_at_one_rank_a_wider_group_already_costs(kind: CollectiveKind) -> None:
     """Descent that starts at one rank must feel the price of the second."""
     with x64():
-        slope = eqx.filter_grad(lambda group: collective_seconds(Smooth(0.1), B200, group).sum())
+        slope = eqx.filter_grad(lambda group: collective_seconds(smooth(0.1), B200, group).sum())
         assert float(slope(exchange(kind, 1e6, 1.0)).size[0]) > 1e-6
 
 
@@ -270,7 +271,7 @@ def test_the_sharpest_smooth_exchange_is_the_exact_one(
 ) -> None:
     group = exchange(kind, payload, 2.0**log_size, 2.0**log_stride)
     exact = exchange_seconds(B200, group)
-    assert exchange_seconds(B200, group, Smooth(1e-5)) == pytest.approx(exact, rel=1e-3, abs=1e-15)
+    assert exchange_seconds(B200, group, smooth(1e-5)) == pytest.approx(exact, rel=1e-3, abs=1e-15)
 
 
 def test_the_range_brackets_the_time() -> None:

@@ -1,0 +1,45 @@
+"""The command `meshwright`. Nothing here imports JAX before a command has understood its options."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from typer.exceptions import Abort, TyperException
+
+from explorer.cli.app import app
+from hw.errors import MeshwrightError
+
+FAILURE: Final = 2
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    0 for an answer, 2 for a request that cannot be met (one line on stderr), 130 when interrupted, 141 when the reader
+    of a pipe has gone.
+    """
+    # planning is arithmetic on arrays of a few kilobytes: no accelerator is woken up for it
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    try:
+        status = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (TyperException, MeshwrightError) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        print(f"error: {_one_line(message)}", file=sys.stderr)
+        return FAILURE
+    except (KeyboardInterrupt, Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # what is left in the buffer is flushed at exit, to nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _one_line(message: str) -> str:
+    """Line breaks and other control characters, which a file name may hold, become spaces."""
+    printable = (c if c.isprintable() else " " for c in message)
+    return " ".join("".join(printable).split())

@@ -1,0 +1,42 @@
+"""The application: its commands, and the options that stand before them."""
+
+import importlib.metadata
+from typing import Annotated
+
+import typer
+
+from explorer.cli import catalogue
+from explorer.cli.compare import compare
+from explorer.cli.cost import cost
+from explorer.cli.memory import memory
+from explorer.cli.options import asking
+from explorer.cli.plan import plan
+from explorer.cli.sensitivity import sensitivity
+
+app = typer.Typer(
+    name="meshwright",
+    help="How should this model be cut over these GPUs, for this load?",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (plan, cost, memory, compare, sensitivity):
+    app.command()(asking(command))
+app.command()(catalogue.models)
+app.command()(catalogue.hardware)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"meshwright {importlib.metadata.version('meshwright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def before(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """How should this model be cut over these GPUs, for this load?"""
