@@ -13,11 +13,12 @@ from explorer.memory.budget import Budget
 from hw.compat import in_x64
 from hw.errors import MeshwrightError
 from hw.machine import Machine, load_machine
+from layouts.enumerate import checked
 from layouts.gqa import GQA
 from layouts.layout import Layout
 from layouts.load import Load
 from layouts.models import Model, load_model
-from layouts.rules import Site, checked
+from layouts.rules import Site
 from layouts.serving.graphs import graph_sizes
 from layouts.text import parse
 

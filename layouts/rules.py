@@ -1,15 +1,22 @@
-"""Which layouts are valid, for a model on a machine: one rule a function, each stated with its values when broken."""
+"""Which layouts are valid, for a model on a machine.
 
-from collections.abc import Callable, Iterator
+A rule is one condition, written over a layout's fields: it is read for one layout (with a message that states the
+values) and for arrays of thousands (`layouts.enumerate`), so that search and error message cannot disagree.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from hw.errors import MeshwrightError
-from layouts.dense.shape import Dense
-from layouts.gqa.shape import GQA
+from layouts.dense import Dense
+from layouts.gqa import GQA
 from layouts.layout import Layout
+from layouts.mla import MLA
 from layouts.models.model import Model
-from layouts.moe.shape import MoE
+from layouts.moe import MoE
 
 
 class LayoutError(MeshwrightError):
@@ -26,129 +33,222 @@ class Site:
     domain: int
     prefill: bool = False
 
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Distinct head counts of the attention layers."""
+        return tuple(sorted({layer.attention.heads for layer in self.model.layers}))
 
-Rule = Callable[[Layout, Site], Iterator[str]]
+    @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """Distinct KV head counts of the model's own grouped-query layers."""
+        attentions = (layer.attention for layer in self.model.layers)
+        return tuple(sorted({a.kv_heads for a in attentions if isinstance(a, GQA)}))
 
+    @property
+    def moes(self) -> tuple[MoE, ...]:
+        return tuple({layer.ffn: None for layer in self.model.layers if isinstance(layer.ffn, MoE)})
 
-def _world(layout: Layout, site: Site) -> Iterator[str]:
-    if layout.gpus != site.gpus:
-        yield (
-            f"replicas x pp x attn_dp x attn_tp x attn_cp = {layout.replicas} x {layout.pp} x {layout.attn_dp} x "
-            f"{layout.attn_tp} x {layout.attn_cp} = {layout.gpus}, not the {site.gpus} GPUs"
-        )
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        return tuple(sorted({la.ffn.intermediate for la in self.model.layers if isinstance(la.ffn, Dense)}))
 
-
-def _stages(layout: Layout, site: Site) -> Iterator[str]:
-    if layout.pp > len(site.model.layers):
-        yield f"pp = {layout.pp} exceeds the {len(site.model.layers)} layers"
-
-
-def _context_axes(layout: Layout, site: Site) -> Iterator[str]:
-    if layout.attn_tp % layout.dcp:
-        yield f"dcp = {layout.dcp} does not divide attn_tp = {layout.attn_tp}"
-    if layout.dcp > 1 and site.prefill:
-        yield f"dcp = {layout.dcp} cuts decode only; prefill cuts tokens with attn_cp"
-    if layout.attn_cp > 1 and not site.prefill:
-        yield f"attn_cp = {layout.attn_cp} cuts prefill only; decode cuts tokens with dcp"
-    sparse = any(getattr(layer.attention, "indexer", None) for layer in site.model.layers)
-    if sparse and layout.attn_cp > 1 and layout.attn_dp > 1:
-        yield "attn_cp > 1 under sparse attention refuses attn_dp > 1"
+    @property
+    def sparse(self) -> bool:
+        """Whether an indexer picks the tokens that attention reads."""
+        attentions = (layer.attention for layer in self.model.layers)
+        return any(isinstance(a, MLA) and a.indexer is not None for a in attentions)
 
 
-def _heads(layout: Layout, site: Site) -> Iterator[str]:
-    for attention in {layer.attention for layer in site.model.layers}:
-        if attention.heads % layout.attn_tp:
-            yield f"attn_tp = {layout.attn_tp} does not divide the {attention.heads} heads"
-        if isinstance(attention, GQA):
-            yield from _kv_heads(layout, attention.kv_heads)
+# A condition over the fields of one layout (a bool) or of arrays of layouts (an array of bool).
+Condition = Callable[[Any, Site], Any]
 
 
-def _kv_heads(layout: Layout, kv_heads: int) -> Iterator[str]:
-    if kv_heads % layout.attn_tp and layout.attn_tp % kv_heads:
-        yield f"attn_tp = {layout.attn_tp} and the {kv_heads} KV heads do not divide each other"
-    elif layout.dcp > 1 and (layout.attn_tp // kv_heads) % layout.dcp:
-        copies = max(layout.attn_tp // kv_heads, 1)
-        yield f"dcp = {layout.dcp} does not divide the {copies} copies of each KV head (attn_tp / kv heads)"
+@dataclass(frozen=True)
+class Rule:
+    """`holds` decides, `says` states the rule with the values of a layout that breaks it. `keys` are those it reads."""
+
+    keys: tuple[str, ...]
+    holds: Condition
+    says: Callable[[Layout, Site], str]
 
 
-def _experts(layout: Layout, site: Site) -> Iterator[str]:
-    product = layout.ep * layout.expert_tp * layout.moe_dp
-    if product != layout.tp:
-        yield (
-            f"ep x expert_tp x moe_dp = {layout.ep} x {layout.expert_tp} x {layout.moe_dp} = {product}, "
-            f"not tp = {layout.tp}"
-        )
-    moes = {layer.ffn for layer in site.model.layers if isinstance(layer.ffn, MoE)}
-    if not moes and (layout.ep > 1 or layout.moe_dp > 1):
-        yield f"ep = {layout.ep}, moe_dp = {layout.moe_dp}: the model has no routed experts"
-    for moe in moes:
-        if moe.experts % layout.ep:
-            yield f"ep = {layout.ep} does not divide the {moe.experts} experts"
-        block = site.model.precision["experts"].block
-        if moe.intermediate % (layout.expert_tp * block):
-            yield (
-                f"expert_tp = {layout.expert_tp} cuts the expert width {moe.intermediate} "
-                f"inside a quantisation block of {block}"
-            )
+def _all(conditions: list[Any]) -> Any:
+    return np.logical_and.reduce(conditions) if conditions else True
 
 
-def _dense_width(layout: Layout, site: Site) -> Iterator[str]:
-    for width in {layer.ffn.intermediate for layer in site.model.layers if isinstance(layer.ffn, Dense)}:
-        if width % layout.attn_tp:
-            yield f"attn_tp = {layout.attn_tp} does not divide the MLP width {width}"
+def _divides(part: Any, wholes: tuple[int, ...]) -> Any:
+    return _all([whole % part == 0 for whole in wholes])
 
 
-def _dispatch(layout: Layout, site: Site) -> Iterator[str]:
-    if layout.dispatch == "all_to_all" and (layout.ep != layout.tp or layout.tp == 1):
-        yield f"dispatch = all_to_all needs ep = tp > 1, and ep = {layout.ep}, tp = {layout.tp}"
-    if layout.padding == "sum_len" and (layout.dispatch != "all_gather" or layout.attn_dp == 1):
-        yield "padding = sum_len needs dispatch = all_gather and attn_dp > 1"
+def _kv_heads_fit(layout: Any, site: Site) -> Any:
+    return _all([(kv % layout.attn_tp == 0) | (layout.attn_tp % kv == 0) for kv in site.kv_heads])
 
 
-def _weight_shard(layout: Layout, site: Site) -> Iterator[str]:
-    width, layers = layout.weight_shard, layout.weight_shard_layers
-    if layout.tp % width or site.gpus_per_host % width:
-        yield f"weight_shard = {width} does not divide tp = {layout.tp} and the {site.gpus_per_host} GPUs of a host"
-    if (width > 1) != layers.any:
-        yield f"weight_shard = {width} with weight_shard_layers = {layers}: both or neither"
-    if layers.any and layers.last >= len(site.model.layers):
-        yield f"weight_shard_layers = {layers} goes past the last layer {len(site.model.layers) - 1}"
-    if layers.draft and site.model.draft is None:
-        yield f"weight_shard_layers = {layers}: the model has no draft"
-    if width > 1 and layout.attn_tp > 1 and layout.dispatch != "all_to_all":
-        yield (
-            f"weight_shard = {width} shards weights that run TP1, and none does under "
-            f"attn_tp = {layout.attn_tp}, dispatch = {layout.dispatch}"
-        )
+def _kv_copies_fit(layout: Any, site: Site) -> Any:
+    """DCP cuts tokens among the ranks that hold copies of the same KV head."""
+    return _all([(layout.dcp == 1) | (np.maximum(layout.attn_tp // kv, 1) % layout.dcp == 0) for kv in site.kv_heads])
 
 
-def _vocabulary(layout: Layout, site: Site) -> Iterator[str]:
-    if layout.tp % layout.vocab_tp:
-        yield f"vocab_tp = {layout.vocab_tp} does not divide tp = {layout.tp}"
+def _whole_blocks(layout: Any, site: Site) -> Any:
+    block = site.model.precision["experts"].block
+    return _all([moe.intermediate % (layout.expert_tp * block) == 0 for moe in site.moes])
 
 
-def _backend(layout: Layout, site: Site) -> Iterator[str]:
-    if layout.dcp_backend == "fi_a2a" and (layout.dcp > site.domain or site.domain <= site.gpus_per_host):
-        yield f"dcp_backend = fi_a2a needs multi-node NVLink; the domain is {site.domain} GPUs"
-    if layout.dcp == 1 and layout.dcp_backend != "a2a":
-        yield f"dcp_backend = {layout.dcp_backend} needs dcp > 1"
+def _backend_fits(layout: Any, site: Site) -> Any:
+    return (layout.dcp_backend != "fi_a2a") | ((layout.dcp <= site.domain) & (site.domain > site.gpus_per_host))
+
+
+def _some_runs_whole(layout: Any, site: Site) -> Any:
+    return (layout.weight_shard == 1) | (layout.attn_tp == 1) | (layout.dispatch == "all_to_all")
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _world, _stages, _context_axes, _heads, _experts, _dense_width, _dispatch, _weight_shard, _vocabulary, _backend,
-)  # fmt: skip
+    Rule(
+        ("replicas", "pp", "attn_dp", "attn_tp", "attn_cp"),
+        lambda la, s: la.gpus == s.gpus,
+        lambda la, s: (
+            f"replicas x pp x attn_dp x attn_tp x attn_cp = {la.replicas} x {la.pp} x {la.attn_dp} x {la.attn_tp} x "
+            f"{la.attn_cp} = {la.gpus}, not the {s.gpus} GPUs"
+        ),
+    ),
+    Rule(
+        ("pp",),
+        lambda la, s: la.pp <= len(s.model.layers),
+        lambda la, s: f"pp = {la.pp} exceeds the {len(s.model.layers)} layers",
+    ),
+    Rule(
+        ("attn_tp", "dcp"),
+        lambda la, s: la.attn_tp % la.dcp == 0,
+        lambda la, s: f"dcp = {la.dcp} does not divide attn_tp = {la.attn_tp}",
+    ),
+    Rule(
+        ("dcp",),
+        lambda la, s: (la.dcp == 1) | (not s.prefill),
+        lambda la, s: f"dcp = {la.dcp} cuts decode only; prefill cuts tokens with attn_cp",
+    ),
+    Rule(
+        ("attn_cp",),
+        lambda la, s: (la.attn_cp == 1) | s.prefill,
+        lambda la, s: f"attn_cp = {la.attn_cp} cuts prefill only; decode cuts tokens with dcp",
+    ),
+    Rule(
+        ("attn_cp", "attn_dp"),
+        lambda la, s: (la.attn_cp == 1) | (la.attn_dp == 1) | (not s.sparse),
+        lambda la, s: f"attn_cp = {la.attn_cp} under sparse attention refuses attn_dp = {la.attn_dp}",
+    ),
+    Rule(
+        ("attn_tp",),
+        lambda la, s: _divides(la.attn_tp, s.heads),
+        lambda la, s: f"attn_tp = {la.attn_tp} does not divide the heads ({', '.join(map(str, s.heads))})",
+    ),
+    Rule(
+        ("attn_tp",),
+        _kv_heads_fit,
+        lambda la, s: f"attn_tp = {la.attn_tp} and the KV heads ({', '.join(map(str, s.kv_heads))}) do not divide "
+        "each other",
+    ),
+    Rule(
+        ("attn_tp", "dcp"),
+        _kv_copies_fit,
+        lambda la, s: f"dcp = {la.dcp} does not divide the copies of each KV head (attn_tp / KV heads = "
+        f"{la.attn_tp} / {', '.join(map(str, s.kv_heads))})",
+    ),
+    Rule(
+        ("attn_tp",),
+        lambda la, s: _divides(la.attn_tp, s.dense_widths),
+        lambda la, s: f"attn_tp = {la.attn_tp} does not divide the MLP width ({', '.join(map(str, s.dense_widths))})",
+    ),
+    Rule(
+        ("attn_dp", "attn_tp", "attn_cp", "ep", "expert_tp", "moe_dp"),
+        lambda la, s: la.ep * la.expert_tp * la.moe_dp == la.tp,
+        lambda la, s: (
+            f"ep x expert_tp x moe_dp = {la.ep} x {la.expert_tp} x {la.moe_dp} = {la.ep * la.expert_tp * la.moe_dp}, "
+            f"not tp = {la.tp}"
+        ),
+    ),
+    Rule(
+        ("ep", "moe_dp"),
+        lambda la, s: bool(s.moes) | ((la.ep == 1) & (la.moe_dp == 1)),
+        lambda la, s: f"ep = {la.ep}, moe_dp = {la.moe_dp}: the model has no routed experts",
+    ),
+    Rule(
+        ("ep",),
+        lambda la, s: _divides(la.ep, tuple(m.experts for m in s.moes)),
+        lambda la, s: f"ep = {la.ep} does not divide the experts ({', '.join(str(m.experts) for m in s.moes)})",
+    ),
+    Rule(
+        ("expert_tp",),
+        _whole_blocks,
+        lambda la, s: (
+            f"expert_tp = {la.expert_tp} cuts the expert width ({', '.join(str(m.intermediate) for m in s.moes)}) "
+            f"inside a quantisation block of {s.model.precision['experts'].block}"
+        ),
+    ),
+    Rule(
+        ("attn_dp", "attn_tp", "attn_cp", "weight_shard"),
+        lambda la, s: (la.tp % la.weight_shard == 0) & (s.gpus_per_host % la.weight_shard == 0),
+        lambda la, s: (
+            f"weight_shard = {la.weight_shard} does not divide tp = {la.tp} and the {s.gpus_per_host} GPUs of a host"
+        ),
+    ),
+    Rule(
+        ("weight_shard", "weight_shard_layers"),
+        lambda la, s: (la.weight_shard > 1) == la.weight_shard_layers.any,
+        lambda la, s: (
+            f"weight_shard = {la.weight_shard} with weight_shard_layers = {la.weight_shard_layers}: both or neither"
+        ),
+    ),
+    Rule(
+        ("weight_shard_layers",),
+        lambda la, s: la.weight_shard_layers.last < len(s.model.layers),
+        lambda la, s: (
+            f"weight_shard_layers = {la.weight_shard_layers} goes past the last layer {len(s.model.layers) - 1}"
+        ),
+    ),
+    Rule(
+        ("attn_tp", "weight_shard_layers"),
+        lambda la, s: np.logical_not(la.weight_shard_layers.draft) | ((s.model.draft is not None) & (la.attn_tp == 1)),
+        lambda la, s: (
+            f"weight_shard_layers = {la.weight_shard_layers} needs a draft that is whole on each rank: "
+            f"draft = {s.model.draft.name if s.model.draft else 'none'}, attn_tp = {la.attn_tp}"
+        ),
+    ),
+    Rule(
+        ("attn_dp", "attn_tp", "attn_cp", "vocab_tp"),
+        lambda la, s: la.tp % la.vocab_tp == 0,
+        lambda la, s: f"vocab_tp = {la.vocab_tp} does not divide tp = {la.tp}",
+    ),
+    Rule(
+        ("dcp", "dcp_backend"),
+        lambda la, s: (la.dcp > 1) | (la.dcp_backend == "a2a"),
+        lambda la, s: f"dcp_backend = {la.dcp_backend} needs dcp > 1",
+    ),
+    Rule(
+        ("dcp", "dcp_backend"),
+        _backend_fits,
+        lambda la, s: f"dcp_backend = {la.dcp_backend} needs multi-node NVLink: the domain is {s.domain} GPUs",
+    ),
+    Rule(
+        ("attn_dp", "attn_tp", "attn_cp", "ep", "dispatch"),
+        lambda la, s: (la.dispatch != "all_to_all") | ((la.ep == la.tp) & (la.tp > 1)),
+        lambda la, s: f"dispatch = {la.dispatch} needs ep = tp > 1, and ep = {la.ep}, tp = {la.tp}",
+    ),
+    Rule(
+        ("attn_dp", "dispatch", "padding"),
+        lambda la, s: (la.padding != "sum_len") | ((la.dispatch == "all_gather") & (la.attn_dp > 1)),
+        lambda la, s: f"padding = {la.padding} needs dispatch = all_gather and attn_dp > 1",
+    ),
+    Rule(
+        ("attn_tp", "weight_shard", "dispatch"),
+        _some_runs_whole,
+        lambda la, s: (
+            f"weight_shard = {la.weight_shard} shards weights that run TP1, and none does under "
+            f"attn_tp = {la.attn_tp}, dispatch = {la.dispatch}"
+        ),
+    ),
+)
 
 
 def broken(layout: Layout, site: Site) -> list[str]:
     """Every rule that the layout breaks, stated with its values; empty for a valid layout."""
-    return [message for rule in RULES for message in rule(layout, site)]
-
-
-def checked(layout: Layout, site: Site) -> Layout:
-    """The layout itself if it is valid; LayoutError with rule, values and nearest valid layouts if not."""
-    messages = broken(layout, site)
-    if messages:
-        near = nearest(layout, site)
-        hint = f"nearest valid: {' or '.join(near)}" if near else "no layout of these GPUs is valid for this model"
-        raise LayoutError(f"layout {text_of(layout, site.model)}: {'; '.join(messages)}; {hint}")
-    return layout
+    return [rule.says(layout, site) for rule in RULES if not rule.holds(layout, site)]

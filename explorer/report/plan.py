@@ -1,0 +1,108 @@
+"""A plan as a panel for the best layout, a table of candidates, and what the search did."""
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from explorer.report.common import (
+    NOTHING,
+    Document,
+    Keys,
+    by_group,
+    facts,
+    gib,
+    ms,
+    number,
+    question_line,
+    span,
+    table,
+)
+
+_SHOWN = 12
+
+
+def draw(document: Document) -> RenderableType:
+    """Everything that a `plan/1` document says, the answer first."""
+    return Group(
+        Text(question_line(document), style="dim"),
+        _best(document["best"], document["objective"]),
+        candidates_table(document["candidates"], document["best"]["layout_text"]),
+        Text(search_sentence(document["search"], document["best"])),
+    )
+
+
+def _best(best: Document, objective: str) -> RenderableType:
+    rows = [
+        ("step", f"{ms(best['step_seconds'])} ms (range {span(best['step_seconds_range'])} ms)"),
+        *([("TPOT", f"{ms(best['tpot_seconds'])} ms")] if best["tpot_seconds"] is not None else []),
+        ("output" if best["tokens_per_second_per_user"] is not None else "input", _rates(best)),
+        *memory_facts(best["memory"]),
+        ("binds", binding_sentence(best)),
+    ]
+    title = f"best by {objective}" + ("" if best["feasible"] else " - DOES NOT FIT")
+    body = Group(Keys(best["layout_text"], style="bold green" if best["feasible"] else "bold red"), facts(rows))
+    return Panel(body, title=title, title_align="left", border_style="green" if best["feasible"] else "red")
+
+
+def _rates(candidate: Document) -> str:
+    user = candidate["tokens_per_second_per_user"]
+    parts = [
+        f"{number(candidate['tokens_per_second'])} tok/s",
+        f"{number(candidate['tokens_per_second_per_gpu'])} tok/s/GPU",
+        *([f"{number(user)} tok/s/user"] if user is not None else []),
+    ]
+    return ", ".join(parts)
+
+
+def memory_facts(held: Document) -> list[tuple[str, str]]:
+    """What one GPU holds and what that admits, in two or three lines."""
+    groups = held.get("groups") or by_group(held.get("lines", ()))
+    parts = [f"{name} {gib(size)}" for name, size in groups.items() if size]
+    tokens = f"{held['kv_tokens_per_rank']:,} tokens a rank, {held['kv_tokens_instance']:,} the instance"
+    return [
+        *([("GiB a GPU", ", ".join(parts))] if parts else []),
+        ("KV pool", tokens),
+        ("admits", f"{held['max_running_requests']:,} requests (limit: {held['binding_clamp']}), "
+         f"longest context {held['longest_context']:,}"),
+    ]  # fmt: skip
+
+
+def binding_sentence(candidate: Document) -> str:
+    """What binds, as the document says it."""
+    return str(candidate["binding"] or NOTHING)
+
+
+def candidates_table(candidates: list[Document], best: str) -> Table:
+    """The candidates in their order; the best is marked."""
+    head = ("", "layout", "step ms", "tok/s", "tok/s/GPU", "tok/s/user", "KV Mtokens", "binds")
+    hidden = len(candidates) - _SHOWN
+    caption = f"{hidden} more with --json" if hidden > 0 else None
+    drawn = table("Candidates", *head, left=("", "layout", "binds"), caption=caption)
+    for candidate in candidates[:_SHOWN]:
+        marked = candidate["layout_text"] == best
+        drawn.add_row(
+            "*" if marked else "",
+            Keys(candidate["layout_text"]),
+            ms(candidate["step_seconds"]),
+            number(candidate["tokens_per_second"]),
+            number(candidate["tokens_per_second_per_gpu"]),
+            number(candidate["tokens_per_second_per_user"]),
+            f"{candidate['memory']['kv_tokens_instance'] / 1e6:,.2f}",
+            str(candidate["binding"] or NOTHING) if candidate["feasible"] else "does not fit",
+            style="bold" if marked else ("" if candidate["feasible"] else "dim"),
+        )
+    return drawn
+
+
+def search_sentence(search: Document, best: Document) -> str:
+    """What the search did, and how far it can be trusted."""
+    did = (
+        f"Search: {search['starts']} starts x {search['gradient_steps']} gradient steps, rounded to "
+        f"{search['exact_evaluations']} exact evaluations, {search['seconds']:.2f} s."
+    )
+    if search["space"] is None:
+        return f"{did} The space was not enumerated: the answer is not certified."
+    regret = "unknown" if search["regret"] is None else f"{100 * search['regret']:.2f} %"
+    end = "the best layout is certified." if best["certified"] else "the best layout is not certified."
+    return f"{did} All {search['space']:,} valid layouts were evaluated: regret of the gradient {regret}; {end}"
