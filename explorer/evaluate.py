@@ -13,7 +13,7 @@ from explorer.memory.budget import Budget, Memory, MemoryTable, memory
 from explorer.schedule import Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Arithmetic, Exact
-from hw.compat import in_x64
+from hw.compat import COMPILE_TO_RUN_OFTEN, in_x64
 from hw.machine import Machine
 from layouts.blocks import step_blocks
 from layouts.cut import Cut
@@ -30,6 +30,10 @@ Scalar = Float[Array, ""]
 # CPU work of a step (scheduling, control sync, launch): hidden while the GPU's step is longer. 3.07 ms is the control
 # sync that article 002 prints for 16 ranks on two hosts.
 HOST_SECONDS: Final = 3.07e-3
+
+
+# Layouts priced by one call: large enough to fill vector units, small enough to stay in the cache.
+CHUNK: Final = 2048
 
 
 class Case(eqx.Module):
@@ -122,15 +126,26 @@ def summary(cut: Cut, case: Case, schedule: Schedule, held: Memory) -> Evaluatio
     )
 
 
-@eqx.filter_jit
-def _evaluate_batch(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
+@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_OFTEN)
+def _evaluate_chunk(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
     return jax.vmap(lambda cut: evaluate(Exact(), tables, cut, case))(cuts)
 
 
 @in_x64
 def evaluate_batch(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
-    """Exact evaluation of a batch of valid layouts (leading axis of every leaf of `cuts`); compiled once a shape."""
-    return _evaluate_batch(tables, cuts, case)
+    """Exact evaluation of any number of valid layouts (leading axis of every leaf of `cuts`), as NumPy arrays.
+
+    They go through one compiled program in chunks of one size, so that neither another count nor another load, budget
+    or machine compiles again.
+    """
+    count = cuts.pp.shape[0]
+    padded = -(-count // CHUNK) * CHUNK
+    rows = np.minimum(np.arange(padded), count - 1)
+    chunks = [
+        _evaluate_chunk(tables, jax.tree.map(lambda leaf, part=part: np.asarray(leaf)[part], cuts), case)
+        for part in np.split(rows, padded // CHUNK)
+    ]
+    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts])[:count], *chunks)
 
 
 def traits_of(model: Model) -> Traits:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from numbers import Real
 from typing import Final, TypeVar
 
 import numpy as np
@@ -136,24 +137,25 @@ def make_request(
     """
     loaded = load_model(model, draft, precision)
     defaults = loaded.defaults
-    width = int(_number("verify-width", verify_width, defaults.get("verify_width", 1), 1, 64))
-    accept = _number("accept-length", accept_length, defaults.get("accept_length", 1.0), 1, 64)
+    width = _whole("verify-width", verify_width, defaults.get("verify_width", 1), 1, 64)
+    accept = _number("accept-length", accept_length, min(defaults.get("accept_length", 1.0), width), 1, 64)
     if accept > width:
         raise RequestError(f"accept-length {accept:g} exceeds verify-width {width}: a step accepts what it verifies")
     if loaded.draft is not None and width > 1:
         loaded = _verifying(loaded, width)
-    length = int(_number("context", context, None, 1, MOST_TOKENS))
+    length = _whole("context", context, None, 1, MOST_TOKENS)
     if length > loaded.context_limit:
         raise RequestError(f"context {length} exceeds the {loaded.context_limit} positions of {loaded.name}: shorten it")
     goal = _choice("objective", objective, Objective)
-    running = None if concurrency is None else int(_number("concurrency", concurrency, None, 1, MOST_REQUESTS))
+    running = None if concurrency is None else _whole("concurrency", concurrency, None, 1, MOST_REQUESTS)
     if running is None and goal in (Objective.STEP, Objective.KV):
         running = 1
     dispatch = defaults.get("dispatch_tokens")
+    machine = load_machine(hardware, gpus_per_host, domain)
     return Request(
-        model=loaded,
-        machine=load_machine(hardware, gpus_per_host, domain),
-        gpus=int(_number("gpus", gpus, None, 1, MOST_GPUS)),
+        model=_on_host(loaded, int(machine.gpus_per_host)),
+        machine=machine,
+        gpus=_whole("gpus", gpus, None, 1, MOST_GPUS),
         phase=_choice("phase", phase, Phase),
         context=length,
         concurrency=running,
@@ -162,23 +164,39 @@ def make_request(
         objective=goal,
         max_tpot=None if max_tpot_ms is None else _number("max-tpot-ms", max_tpot_ms, None, 1e-3, 1e7) / 1e3,
         mem_fraction=None if mem_fraction is None else _number("mem-fraction", mem_fraction, None, 0.05, 0.99),
-        extra_slots=None if extra_slots is None else int(_number("extra-slots", extra_slots, None, 0, MOST_REQUESTS)),
-        draft_window=int(_number("draft_window", None, defaults.get("draft_window", _window(loaded)), 1, MOST_TOKENS)),
+        extra_slots=None if extra_slots is None else _whole("extra-slots", extra_slots, None, 0, MOST_REQUESTS),
+        draft_window=_whole("draft_window", None, defaults.get("draft_window", _window(loaded)), 1, MOST_TOKENS),
         dispatch_tokens=None if dispatch is None else int(dispatch),
-        chunk=int(_number("chunk", chunk, None, 1, MOST_TOKENS)),
-        seed=int(_number("seed", seed, None, 0, 2**31 - 1)),
+        chunk=_whole("chunk", chunk, None, 1, MOST_TOKENS),
+        seed=_whole("seed", seed, None, 0, 2**31 - 1),
         graphs=_graphs(loaded, width),
     )
 
 
 def _number(name: str, value: object, default: object, least: float, most: float) -> float:
-    """A finite number within its bounds, whole where its bounds say so by type."""
+    """A finite number within its bounds."""
     chosen = default if value is None else value
-    if isinstance(chosen, bool) or not isinstance(chosen, int | float) or not math.isfinite(chosen):
+    if isinstance(chosen, bool) or not isinstance(chosen, Real) or chosen != chosen:
         raise RequestError(f"{name} must be a number from {least:g} to {most:g}, not {chosen!r}")
     if not least <= chosen <= most:
-        raise RequestError(f"{name} = {chosen:g} is out of range: give {least:g} to {most:g}")
-    return chosen
+        raise RequestError(f"{name} = {chosen} is out of range: give {least:g} to {most:g}")
+    return float(chosen)
+
+
+def _whole(name: str, value: object, default: object, least: int, most: int) -> int:
+    """The same where only whole numbers make sense."""
+    chosen = _number(name, value, default, least, most)
+    if chosen != int(chosen):
+        raise RequestError(f"{name} = {chosen:g} must be a whole number from {least} to {most}")
+    return int(chosen)
+
+
+def _on_host(model: Model, gpus_per_host: int) -> Model:
+    """A build that shards weights over the cards of its own hosts shards them over those of this machine's."""
+    shard = model.defaults.get("weight_shard")
+    if shard is None:
+        return model
+    return replace(model, defaults={**model.defaults, "weight_shard": math.gcd(int(shard), gpus_per_host)})
 
 
 def _choice(name: str, value: str, kind: type[Kind]) -> Kind:

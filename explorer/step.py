@@ -1,6 +1,6 @@
 """The time of one step of any layout: ops lowered to arrays, priced by the machine, laid out on streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import equinox as eqx
@@ -15,10 +15,8 @@ from hw.time import collective_seconds, compute_seconds
 from hw.work import Collective, CollectiveKind, Family, Rate, Work
 from layouts.blocks import StepBlocks
 from layouts.cut import Cut, window
-from layouts.lowering import Lowered
+from layouts.lowering import Lowered, Values, Vector
 from layouts.op import Op, Stream
-
-Values = Mapping[str, Array]
 
 _KERNEL_COLUMNS: Final = ("flops", "bytes", "ctas", "share")
 _EXCHANGE_COLUMNS: Final = ("payload", "size", "stride", "share")
@@ -69,6 +67,7 @@ class StepTable(eqx.Module):
 
     def op_seconds(self, ar: Arithmetic, machine: Machine, values: Values) -> Float[Array, " ops"]:
         """Seconds of one execution of each op; an op of an alternative not taken counts zero."""
+        values = values if isinstance(values, Vector) else Vector(values)
         work, kernel_share = self.work(values)
         collective, exchange_share = self.collectives(values)
         return jnp.concatenate(

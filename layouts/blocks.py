@@ -29,7 +29,6 @@ from layouts.symbols import (
     DRAFT_ROWS,
     DRAFT_TOKENS,
     DRAFT_VERIFY,
-    KV_TOKENS,
     MOE_DP,
     MOE_ROWS,
     PP,
@@ -46,7 +45,7 @@ _DECODE: Final[Mapping[type, Body]] = {MLA: mla.decode, KDA: kda.decode, GQA: gq
 _PREFILL: Final[Mapping[type, Body]] = {MLA: mla.prefill, KDA: kda.prefill, GQA: gqa.prefill}
 
 # A draft pass is the same layer on other rows: every row count shrinks alike.
-_ROW_COUNTS: Final = ("moe_rows", "dense_rows", "shared_rows", "expert_rows", "vocab_rows")
+_ROW_COUNTS: Final = ("moe_rows", "dense_rows", "shared_rows", "expert_rows", "vocab_rows", "logit_rows")
 _DRAFT_PASS: Final[Mapping[str, Expr]] = {
     "rows": DRAFT_ROWS,
     "verify": DRAFT_VERIFY,
@@ -148,8 +147,8 @@ def _from_experts(hidden: int) -> tuple[Op, ...]:
 
 
 def _prompt_gather(layer: Layer, precision: Precision) -> tuple[Op, ...]:
-    """Prefill context parallelism: the keys and values of the other parts of the prompt come to every rank."""
-    held = KV_TOKENS * layer.attention.kv_bytes(precision["kv"].name)
+    """Prefill context parallelism: the keys and values of the other parts of the chunk come to every rank."""
+    held = ROWS * ATTN_CP * layer.attention.kv_bytes(precision["kv"].name)
     return (exchange("cp_kv_all_gather", CollectiveKind.ALL_GATHER, held, ATTN_CP, stride=ATTN_TP),) if held else ()
 
 

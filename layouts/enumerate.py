@@ -1,7 +1,7 @@
 """Every valid layout of a number of GPUs, as arrays: axes are joined one after the other, and rules cut early."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,28 +110,52 @@ def enumerate_layouts(site: Site, limit: int | None = None) -> Space | None:
     return Space(columns)
 
 
-def nearest(layout: Layout, site: Site) -> tuple[str, ...]:
-    """Texts of the valid layouts whose degrees are nearest to those of an invalid one, in doublings."""
-    degrees = (*_ATTENTION, "dcp", *_EXPERTS)
+def nearest_layouts(target: Mapping[str, Any], site: Site, count: int) -> Space:
+    """The valid layouts nearest to a relaxed or invalid one, nearest first, found by a beam of `count` over the axes.
+
+    `target` has a real number for each degree it cares about (compared in doublings) and, for a choice, the weights of
+    its alternatives. Keys that it leaves out do not count.
+    """
     columns: dict[str, np.ndarray] = {}
+    away = np.zeros(1)
     for names, options in axes(site):
-        if set(names) <= set(degrees):
-            columns = _joined(columns, names, options, site)
-    away = sum(np.abs(np.log2(columns[name] / max(getattr(layout, name), 1))) for name in degrees)
+        columns["_away"] = away
+        columns = _joined(columns, names, options, site)
+        away = columns.pop("_away")
+        for name in set(names) & set(target):
+            away = away + _distance(name, columns[name], target[name])
+        best = np.argsort(away, kind="stable")[:count]
+        columns, away = {name: column[best] for name, column in columns.items()}, away[best]
+    return Space(columns)
+
+
+def _distance(name: str, column: np.ndarray, wanted: Any) -> np.ndarray:
+    if name in _CHOICES:
+        return 1.0 - np.asarray(wanted)[column]
+    if name in _SHARDED:
+        return np.abs(column - wanted) if name == "sharded_draft" else np.zeros(len(column))
+    return np.abs(np.log2(column / wanted))
+
+
+def nearest(layout: Layout, site: Site) -> tuple[str, ...]:
+    """Texts of the valid layouts nearest to an invalid one; their other keys are derived."""
+    degrees = (*_ATTENTION, "dcp", *_EXPERTS)
+    space = nearest_layouts({name: max(getattr(layout, name), 1) for name in degrees}, site, 64)
     texts: list[str] = []
-    for row in np.argsort(away, kind="stable"):
-        found = resolve({name: int(columns[name][row]) for name in degrees}, site.gpus, site.model)
-        if not broken(found, site) and text_of(found, site.model) not in texts:
-            texts.append(text_of(found, site.model))
-        if len(texts) == _NEAREST:
-            break
-    return tuple(texts)
+    for row in range(len(space)):
+        found = resolve({name: int(space.columns[name][row]) for name in degrees}, site.gpus, site.model)
+        text = text_of(found, site.model)
+        if not broken(found, site) and text not in texts:
+            texts.append(text)
+    return tuple(texts[:_NEAREST])
 
 
 def checked(layout: Layout, site: Site) -> Layout:
     """The layout itself if it is valid; LayoutError with rule, values and nearest valid layouts if not."""
     messages = broken(layout, site)
     if messages:
+        # degrees derived from a product that does not come out would only add noise
+        messages = messages[: 1 if layout.gpus != site.gpus else None]
         near = nearest(layout, site)
         hint = f"nearest valid: {' or '.join(near)}" if near else f"no layout of {site.gpus} GPUs is valid"
         raise LayoutError(f"layout {text_of(layout, site.model)}: {'; '.join(messages)}; {hint}")
@@ -145,8 +169,7 @@ def _joined(
     rows = len(next(iter(columns.values()))) if columns else 1
     joined = {name: np.repeat(column, len(options)) for name, column in columns.items()}
     joined |= {name: np.tile(options[:, i], rows) for i, name in enumerate(names)}
-    known = {"weight_shard_layers" if name in _SHARDED else name for name in joined}
-    new = {"weight_shard_layers" if name in _SHARDED else name for name in names}
+    known, new = _keys(joined), _keys(names)
     view = _view(joined)
     keep = np.ones(rows * len(options), bool)
     for rule in RULES:
@@ -155,9 +178,13 @@ def _joined(
     return {name: column[keep] for name, column in joined.items()}
 
 
+def _keys(names: Iterable[str]) -> set[str]:
+    return {"weight_shard_layers" if name in _SHARDED else name for name in names}
+
+
 def _view(columns: dict[str, np.ndarray]) -> Any:
     """The columns under the names of a layout's fields, for rules to look at; keys not joined yet stay at one."""
-    fields: dict[str, Any] = {n: c for n, c in columns.items() if n not in _SHARDED}
+    fields: dict[str, Any] = {n: c for n, c in columns.items() if n not in _SHARDED and n != "_away"}
     if set(_SHARDED) <= set(columns):
         fields["weight_shard_layers"] = ShardedLayers(*(columns[name] for name in _SHARDED))
     for name, choices in _CHOICES.items():

@@ -1,6 +1,7 @@
 """A layout: how many ways each logical axis of a model is cut, and which alternative each exchange uses."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -114,9 +115,10 @@ def _ep(given: Given) -> int:
 
 
 def _vocab_tp(given: Given) -> int:
-    preset = given.model.defaults.get("vocab_tp")
-    if preset is not None:
-        return min(int(preset), given.tp)
+    """A build may cut it over some ranks, where that makes whole attention groups or whole parts of one."""
+    preset = math.gcd(int(given.model.defaults.get("vocab_tp", 0)), given.tp)
+    if "vocab_tp" in given.model.defaults and (preset % given.attn_tp == 0 or given.attn_tp % preset == 0):
+        return preset
     return given.attn_tp if given.degree("attn_dp", _attn_dp(given)) > 1 else given.tp
 
 

@@ -10,12 +10,34 @@ from typing import Final
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from hw.arithmetic import Arithmetic, Exact
 from layouts.expression import Expr, Powers
 
 _ONE: Final = "1"  # the quantity that pads a product
+
+
+class Vector(eqx.Module):
+    """Named quantities stacked once, so that every table of expressions reads the same array."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    numbers: Float[Array, " quantities"]
+
+    def __init__(self, values: Mapping[str, ArrayLike]):
+        self.names = (_ONE, *values)
+        self.numbers = jnp.stack([jnp.ones(()), *(jnp.asarray(v, dtype=float) for v in values.values())])
+
+    def pick(self, names: tuple[str, ...]) -> Float[Array, " names"]:
+        """The quantities of these names, in their order; a KeyError names those that have no value."""
+        place = {name: i for i, name in enumerate(self.names)}
+        missing = [name for name in names if name not in place]
+        if missing:
+            raise KeyError(f"quantities without a value: {', '.join(missing)}")
+        return self.numbers[np.array([place[name] for name in names])]
+
+
+Values = Mapping[str, ArrayLike] | Vector
 
 
 class Lowered(eqx.Module):
@@ -46,33 +68,31 @@ class Lowered(eqx.Module):
         place = {e: i for i, e in enumerate(distinct)}
         self.order = np.array([place[e] for e in expressions], np.int64)
 
-    def evaluate(self, values: Mapping[str, Array]) -> Float[Array, " expressions"]:
+    def evaluate(self, values: Values) -> Float[Array, " expressions"]:
         """Real values: FLOPs, bytes, messages of a possibly relaxed layout."""
-        quantities = self._stack(values, jnp.float64)
+        quantities = self._stack(values, np.float64)
         products = quantities[self.numerators].prod(axis=1) / quantities[self.denominators].prod(axis=1)
         sums = [(products[g.product] * (g.above / g.below)).sum(axis=1) for g in self.groups]
         return jnp.concatenate(sums)[self.order]
 
-    def whole(self, values: Mapping[str, Array]) -> Int[Array, " expressions"]:
+    def whole(self, values: Values) -> Int[Array, " expressions"]:
         """Whole bytes of a valid layout: integer arithmetic throughout, each term rounded up as an allocation is."""
-        quantities = self._stack(values, jnp.int64)
+        quantities = self._stack(values, np.int64)
         above, below = quantities[self.numerators].prod(axis=1), quantities[self.denominators].prod(axis=1)
         sums = [
             (-(-(above[g.product] * g.above) // (below[g.product] * g.below))).sum(axis=1) for g in self.groups
         ]
         return jnp.concatenate(sums)[self.order]
 
-    def bytes(self, ar: Arithmetic, values: Mapping[str, Array]) -> Float[Array, " expressions"]:
+    def bytes(self, ar: Arithmetic, values: Values) -> Float[Array, " expressions"]:
         """Bytes: whole in the exact arithmetic (float64 holds them up to 2^53), real in the smooth one."""
         return self.whole(values).astype(jnp.float64) if isinstance(ar, Exact) else self.evaluate(values)
 
-    def _stack(self, values: Mapping[str, Array], dtype: jnp.dtype) -> Array:
-        missing = [n for n in self.names[1:] if n not in values]
-        if missing:
-            raise KeyError(f"quantities without a value: {', '.join(missing)}")
-        numbers = jnp.stack([jnp.ones(()), *(jnp.asarray(values[n], dtype=float) for n in self.names[1:])])
+    def _stack(self, values: Values, dtype: type[np.generic]) -> Array:
+        vector = values if isinstance(values, Vector) else Vector(values)
+        numbers = vector.pick(self.names)
         # a whole quantity may have come out of a power or a logarithm one ulp off
-        return jnp.rint(numbers).astype(dtype) if jnp.issubdtype(dtype, jnp.integer) else numbers
+        return jnp.rint(numbers).astype(dtype) if np.issubdtype(dtype, np.integer) else numbers
 
 
 class TermGroup(eqx.Module):

@@ -37,16 +37,20 @@ def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayL
     values: Values = {name: jnp.asarray(getattr(cut, name), dtype=float) for name in DEGREES}
     values["tp"] = cut.tp
     values["sharded_draft"] = cut.sharded_draft
+    several = above_one({**values, "verify": jnp.asarray(load.verify, dtype=float)})
     values |= _rows(ar, cut, load)
-    values |= _cuts(ar, cut, traits)
+    values |= _cuts(ar, cut, traits, several)
     values |= _experts(ar, cut, load, traits, values)
-    values |= _start_up(cut, load)
+    values |= _start_up(cut, several, values)
     values |= _tokens(ar, cut, load, traits, values["requests"])
+    values |= _prefix_tokens(ar, load, traits)
     values["attention_ctas"] = _ctas(ar, values, traits, jnp.asarray(sms, dtype=float))
     values["draft_verify"] = jnp.asarray(float(max(traits.draft_rows, 1)))
     values["draft_rows"] = values["batch"] * values["draft_verify"]
     values["vocab_groups"] = ar.maximum(1.0, cut.vocab_tp / cut.attn_tp)
     values["vocab_rows"] = values["rows"] * values["vocab_groups"]
+    # a prompt needs the logits of its last token only
+    values["logit_rows"] = values["vocab_groups"] * (values["requests"] if load.prefill else values["rows"])
     return values
 
 
@@ -68,8 +72,8 @@ def _rows(ar: Arithmetic, cut: Cut, load: Load) -> Values:
     verify = jnp.asarray(load.verify, dtype=float)
     if load.prefill:
         rows = jnp.asarray(load.chunk, dtype=float) / cut.attn_cp
-        requests = jnp.asarray(load.chunk, dtype=float) / jnp.asarray(load.context, dtype=float)
-        batch = requests
+        # a chunk holds part of one prompt, or several prompts
+        batch = requests = ar.ceil(jnp.asarray(load.chunk, dtype=float) / jnp.asarray(load.context, dtype=float))
     else:
         requests = ar.ceil(jnp.asarray(load.concurrency, dtype=float) / (groups * cut.pp))
         batch = graph_batch(ar, requests, jnp.asarray(load.graph_sizes, dtype=float))
@@ -79,15 +83,16 @@ def _rows(ar: Arithmetic, cut: Cut, load: Load) -> Values:
     return {"requests": requests, "batch": batch, "rows": rows, "verify": verify}
 
 
-def _cuts(ar: Arithmetic, cut: Cut, traits: Traits) -> Values:
+def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
     """Widths that follow from the degrees: a weight is sharded by rows iff its module runs TP1 (claim M17)."""
-    exchanged = cut.weight("dispatch=all_to_all")
-    replicated = (1.0 - cut.weight("dcp_backend=ag_rs")) * _above_one(cut.dcp)
-    whole_attention = 1.0 - _above_one(cut.attn_tp)
-    gathered, several = 1.0 - exchanged, _above_one(cut.attn_dp)
+    exchanged, gathers_queries = cut.weight("dispatch=all_to_all"), cut.weight("dcp_backend=ag_rs")
+    gathered = 1.0 - exchanged
+    replicated = (1.0 - gathers_queries) * several["dcp"]
+    whole_attention = 1.0 - several["attn_tp"]
+    apart = _above_one(cut.attn_dp * cut.attn_cp)  # groups with rows of their own
     return {
         "dense_tp": cut.attn_tp,
-        "shared_tp": cut.tp ** (1.0 - exchanged),
+        "shared_tp": (cut.tp / cut.moe_dp) ** gathered,
         "gathers_attention": whole_attention,
         "gathers_moe": exchanged,
         "attention_shard": cut.weight_shard**whole_attention,
@@ -96,30 +101,30 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits) -> Values:
         "kv_head_ranks": ar.minimum(float(max(traits.kv_heads, 1)), cut.attn_tp),
         "replicated_q": replicated,
         "by_all_to_all": exchanged,
-        "by_max_len": gathered * several * cut.weight("padding=max_len"),
-        "by_sum_len": gathered * several * cut.weight("padding=sum_len"),
-        "by_one_group": gathered * (1.0 - several),
-        "has_dcp": _above_one(cut.dcp),
-        "by_ag_rs": cut.weight("dcp_backend=ag_rs"),
+        "by_max_len": gathered * apart * cut.weight("padding=max_len"),
+        "by_sum_len": gathered * apart * cut.weight("padding=sum_len"),
+        "by_one_group": gathered * (1.0 - apart),
+        "has_dcp": several["dcp"],
+        "by_ag_rs": gathers_queries,
         "by_a2a": cut.weight("dcp_backend=a2a"),
         "by_fi_a2a": cut.weight("dcp_backend=fi_a2a"),
         "query_tp": cut.attn_tp / cut.dcp**replicated,
     }
 
 
-def _start_up(cut: Cut, load: Load) -> Values:
+def _start_up(cut: Cut, several: Values, values: Mapping[str, Scalar]) -> Values:
     """What start-up depends on: communicators (`layouts.serving.groups` is the rule), kept states, the vocabulary."""
-    tp, attn_tp, vocab_tp = cut.tp, cut.attn_tp, cut.vocab_tp
-    inner = [attn_tp, cut.attn_cp, cut.ep, cut.expert_tp]
-    groups = _above_one(tp) + _above_one(cut.dcp) + _above_one(cut.pp) + _above_one(cut.moe_dp)
-    groups += sum(_above_one(width) * _above_one(tp / width) for width in inner)
-    apart = jnp.maximum(vocab_tp / attn_tp, attn_tp / vocab_tp)
-    groups += _above_one(vocab_tp) * _above_one(tp / vocab_tp) * _above_one(apart)
-    verify = jnp.asarray(load.verify, dtype=float)
+    inner = jnp.stack([cut.attn_tp, cut.attn_cp, cut.ep, cut.expert_tp])
+    apart = jnp.maximum(cut.vocab_tp / cut.attn_tp, cut.attn_tp / cut.vocab_tp)
+    # a group that spans all of tp is tp's own; a vocabulary group may be attention's own, too
+    own = (_above_one(inner) * _above_one(cut.tp / inner)).sum()
+    vocabulary = several["vocab_tp"] * _above_one(cut.tp / cut.vocab_tp) * _above_one(apart)
+    # copies of the experts talk over the prefill CP group where that is the wider one
+    copies = several["moe_dp"] * _above_one(cut.tp / cut.moe_dp) * jnp.where(cut.attn_cp <= cut.moe_dp, 1.0, 0.0)
     return {
-        "process_groups": groups,
-        "verify_copies": verify * _above_one(verify),
-        "one_stage": 1.0 - _above_one(cut.pp),
+        "process_groups": several["tp"] + several["dcp"] + several["pp"] + copies + own + vocabulary,
+        "verify_copies": values["verify"] * several["verify"],
+        "one_stage": 1.0 - several["pp"],
     }
 
 
@@ -128,13 +133,14 @@ def _experts(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, values: Mappi
     rows, requests = values["rows"], values["requests"]
     exchanged, gathered = cut.weight("dispatch=all_to_all"), cut.weight("dispatch=all_gather")
     tokens = rows if load.prefill else requests * values["verify"]
+    groups = cut.attn_dp * cut.attn_cp  # each with rows of its own
     # MAX_LEN pads every group to the longest; SUM_LEN carries the tokens that there are
     exact = jnp.asarray(load.concurrency, dtype=float) * values["verify"] / (cut.replicas * cut.pp)
-    padded = cut.attn_dp * rows
+    padded = groups * rows
     every = padded if load.prefill else padded + cut.weight("padding=sum_len") * (exact - padded)
     moe_rows = exchanged * rows / cut.attn_tp + gathered * every / cut.moe_dp
     share = traits.topk / max(traits.experts, 1)
-    missed = jnp.exp(cut.attn_dp * tokens / cut.moe_dp * jnp.log1p(-share)) if share < 1 else 0.0
+    missed = jnp.exp(groups * tokens / cut.moe_dp * jnp.log1p(-share)) if share < 1 else 0.0
     experts_rank = max(traits.experts, 1) / cut.ep
     return {
         "moe_rows": moe_rows,
@@ -151,15 +157,28 @@ def _tokens(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, requests: Scal
     context = jnp.asarray(load.context, dtype=float)
     kept = ar.minimum(context, float(traits.index_topk)) if traits.index_topk else context
     seen = ar.minimum(context, float(traits.window)) if traits.window else context
-    # a prompt computed in chunks attends to half of itself on average
+    read = requests * context / cut.dcp
+    if load.prefill:
+        # a chunk reads itself and what came before it: half of the rest of its prompt on average
+        chunk = jnp.asarray(load.chunk, dtype=float)
+        read = ar.maximum(chunk, (chunk + context) / 2.0)
     return {
         "context": context,
-        "kv_tokens": requests * context / cut.dcp,
+        "kv_tokens": read,
         "index_tokens": requests * context,
         "sparse_tokens": requests * kept / cut.dcp,
         "window_tokens": requests * seen / cut.dcp,
         "draft_tokens": requests * ar.minimum(context, float(traits.draft_window or 1)),
-        "prefix_tokens": context / 2.0,
+    }
+
+
+def _prefix_tokens(ar: Arithmetic, load: Load, traits: Traits) -> Values:
+    """Mean keys that a prefill row attends to: half of its prompt, or what a window or an index leaves of it."""
+    half = jnp.asarray(load.context, dtype=float) / 2.0
+    return {
+        "prefix_tokens": half,
+        "sparse_prefix_tokens": ar.minimum(half, float(traits.index_topk)) if traits.index_topk else half,
+        "window_prefix_tokens": ar.minimum(half, float(traits.window)) if traits.window else half,
     }
 
 
@@ -170,6 +189,10 @@ def _ctas(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: Sca
     return 2.0 * values["requests"] * tiles * split_kv(ar, sms, values["batch"], tiles)
 
 
-def _above_one(degree: Scalar) -> Scalar:
-    """0 at a degree of one, 1 from two on."""
+def above_one(degrees: Mapping[str, Scalar]) -> Values:
+    """For each degree 0 at one and 1 from two on, in one array operation."""
+    return dict(zip(degrees, _above_one(jnp.stack(list(degrees.values()))), strict=True))
+
+
+def _above_one(degree: Array) -> Array:
     return jnp.clip(jnp.log2(degree), 0.0, 1.0)

@@ -219,6 +219,11 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda la, s: f"vocab_tp = {la.vocab_tp} does not divide tp = {la.tp}",
     ),
     Rule(
+        ("attn_tp", "vocab_tp"),
+        lambda la, s: (la.vocab_tp % la.attn_tp == 0) | (la.attn_tp % la.vocab_tp == 0),
+        lambda la, s: f"vocab_tp = {la.vocab_tp} and attn_tp = {la.attn_tp} do not divide each other",
+    ),
+    Rule(
         ("dcp", "dcp_backend"),
         lambda la, s: (la.dcp > 1) | (la.dcp_backend == "a2a"),
         lambda la, s: f"dcp_backend = {la.dcp_backend} needs dcp > 1",
@@ -237,6 +242,11 @@ RULES: Final[tuple[Rule, ...]] = (
         ("attn_dp", "dispatch", "padding"),
         lambda la, s: (la.padding != "sum_len") | ((la.dispatch == "all_gather") & (la.attn_dp > 1)),
         lambda la, s: f"padding = {la.padding} needs dispatch = all_gather and attn_dp > 1",
+    ),
+    Rule(
+        ("padding",),
+        lambda la, s: (la.padding != "sum_len") | s.prefill,
+        lambda la, s: f"padding = {la.padding}: a captured decode graph has fixed shapes and pads to max_len",
     ),
     Rule(
         ("attn_tp", "weight_shard", "dispatch"),

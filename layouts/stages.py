@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -36,13 +37,11 @@ def layer_counts(
 
     Between two stage counts the bounds are interpolated, so that both are exact at every valid layout.
     """
-    stages = jnp.log2(jnp.arange(1, len(bounds) + 1, dtype=jnp.float64))
-    first, last = (jnp.interp(jnp.log2(cut.pp), stages, bounds[:, i]) for i in (0, 1))
-    held = window(first, last, len(kind_of_layer))
-    sharded = held * window(cut.sharded_first, cut.sharded_last, len(kind_of_layer))
-    kinds = np.array(kind_of_layer)
-    counts: dict[str, Float[Array, ""]] = {}
-    for kind in range(kinds.max() + 1):
-        counts[f"layers_{kind}"] = (held * (kinds == kind)).sum()
-        counts[f"sharded_{kind}"] = (sharded * (kinds == kind)).sum()
-    return counts
+    layers = len(kind_of_layer)
+    stages = np.log2(np.arange(1, len(bounds) + 1, dtype=np.float64))
+    first, last = jax.vmap(jnp.interp, (None, None, 1))(jnp.log2(cut.pp), stages, bounds)
+    held = window(first, last, layers)
+    sharded = held * window(cut.sharded_first, cut.sharded_last, layers)
+    member = np.eye(max(kind_of_layer) + 1)[np.array(kind_of_layer)]
+    counts = jnp.stack([held, sharded]) @ member
+    return {f"{what}_{k}": counts[i, k] for i, what in enumerate(("layers", "sharded")) for k in range(counts.shape[1])}

@@ -44,18 +44,21 @@ MEANING: Final[dict[str, str]] = {
     "experts_rank": "routed experts that one rank holds",
     "experts_touched": "routed experts of one rank that at least one token of the step chose",
     "vocab_rows": "token rows that one rank multiplies with its share of the vocabulary",
+    "logit_rows": "those of them whose logits are wanted: all in decode, the last of each prompt in prefill",
     "vocab_groups": "attention groups that share one cut vocabulary: max(1, vocab_tp / attn_tp)",
     "draft_rows": "token rows of one attention group in a draft pass",
     "draft_verify": "rows of one request in a draft pass",
     "context": "mean tokens of context of a running request",
     "verify": "tokens that a request verifies in a step",
     # attention kernels
-    "kv_tokens": "KV tokens that one rank reads in a layer: requests x context / dcp",
+    "kv_tokens": "KV tokens that one rank reads in a layer: requests x context / dcp, in prefill a chunk and its prefix",
     "index_tokens": "index keys that one rank scores in a layer: requests x context (the index K is replicated)",
     "sparse_tokens": "KV tokens read where the indexer keeps only its top k",
     "window_tokens": "KV tokens read inside a sliding window",
     "draft_tokens": "KV tokens that one rank reads in a layer of a draft with a bounded window",
     "prefix_tokens": "mean keys that a prefill row attends to (prefill only)",
+    "sparse_prefix_tokens": "those of them that the indexer keeps",
+    "window_prefix_tokens": "those of them inside a sliding window",
     "attention_ctas": "CTAs of the split-KV decode kernel",
     # weights of the alternatives: 0 or 1 in a valid layout
     "by_all_to_all": "1 where tokens travel to the experts",
@@ -98,6 +101,8 @@ DENSE_ROWS, SHARED_ROWS = _symbol("dense_rows"), _symbol("shared_rows")
 VOCAB_ROWS, DRAFT_ROWS, CONTEXT, VERIFY = _symbol("vocab_rows"), _symbol("draft_rows"), _symbol("context"), _symbol("verify")
 KV_TOKENS, SPARSE_TOKENS, WINDOW_TOKENS = _symbol("kv_tokens"), _symbol("sparse_tokens"), _symbol("window_tokens")
 INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = _symbol("index_tokens"), _symbol("prefix_tokens"), _symbol("attention_ctas")
+SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
+LOGIT_ROWS = _symbol("logit_rows")
 BY_ALL_TO_ALL, BY_MAX_LEN = _symbol("by_all_to_all"), _symbol("by_max_len")
 BY_SUM_LEN, BY_ONE_GROUP = _symbol("by_sum_len"), _symbol("by_one_group")
 BY_AG_RS, BY_A2A, BY_FI_A2A = _symbol("by_ag_rs"), _symbol("by_a2a"), _symbol("by_fi_a2a")

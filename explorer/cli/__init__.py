@@ -10,26 +10,28 @@ from typer.exceptions import Abort, TyperException
 from explorer.cli.app import app
 from hw.errors import MeshwrightError
 
+PROGRAM: Final = "meshwright"
 FAILURE: Final = 2
 INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141
+BROKEN_PIPE: Final = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 for an answer, 2 for a request that cannot be met (one line on stderr), 130 when interrupted, 141 when the reader
-    of a pipe has gone.
+    0 for an answer, 2 for a request that cannot be met (one line on stderr), 130 when interrupted, 1 when the reader of
+    a pipe has gone (typer's own choice).
     """
     # planning is arithmetic on arrays of a few kilobytes: no accelerator is woken up for it
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     try:
-        status = app(args=arguments, standalone_mode=False)
+        status = app(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (TyperException, MeshwrightError) as error:
         message = error.format_message() if isinstance(error, TyperException) else str(error)
-        print(f"error: {_one_line(message)}", file=sys.stderr)
+        if message:  # without one, the help was asked for by giving no command
+            print(f"error: {_one_line(message)}", file=sys.stderr)
         return FAILURE
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED

@@ -29,7 +29,11 @@ app.command()(catalogue.hardware)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"meshwright {importlib.metadata.version('meshwright')}")
+        try:
+            number = importlib.metadata.version("meshwright")
+        except importlib.metadata.PackageNotFoundError:
+            number = "(not installed)"
+        typer.echo(f"meshwright {number}")
         raise typer.Exit
 
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import BadParameter, Option
 
 if TYPE_CHECKING:
     from explorer.request import Request
@@ -15,8 +16,35 @@ if TYPE_CHECKING:
 MODEL, LOAD, SEARCH, OUTPUT = "Model and machine", "Load", "Limits and search", "Output"
 
 
-def _option(help: str, panel: str, metavar: str | None = None) -> Any:
-    return Option(help=help, rich_help_panel=panel, metavar=metavar, show_default=True)
+def _option(help: str, panel: str, metavar: str, parser: Callable[[str], Any] | None = None) -> Any:
+    return Option(help=help, rich_help_panel=panel, metavar=metavar, parser=parser)
+
+
+def _whole(text: str | int) -> int:
+    """A whole number, whatever its size: `make_request` knows the bounds. Longer ones are a slip of the keyboard."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", str(text).strip()):
+        raise BadParameter(f"{_short(text)} is not a whole number (of at most 18 digits)")
+    return int(text)
+
+
+def _number(text: str | float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadParameter(f"{_short(text)} is not a number") from None
+
+
+def _short(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+
+
+def _count(help: str, panel: str, metavar: str = "N") -> Any:
+    return _option(help, panel, metavar, _whole)
+
+
+def _real(help: str, panel: str, metavar: str) -> Any:
+    return _option(help, panel, metavar, _number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,34 +53,34 @@ class Question:
 
     model: Annotated[str, _option("Preset (see `meshwright models`) or path of a config.json.", MODEL, "NAME|PATH")]
     hardware: Annotated[str, _option("Chip (see `meshwright hardware`).", MODEL, "CHIP")]
-    gpus: Annotated[int, _option("GPUs in all.", MODEL, "N")]
+    gpus: Annotated[int, _count("GPUs in all.", MODEL)]
     draft: Annotated[str | None, _option("none, mtp, or a draft's name or path.", MODEL, "NAME|PATH")] = None
     precision: Annotated[
         str | None, _option("Formats by component, as in attention=fp8,kv=fp8.", MODEL, "COMPONENT=FORMAT,...")
     ] = None
-    gpus_per_host: Annotated[int | None, _option("GPUs of a host; the chip's if left out.", MODEL, "N")] = None
-    domain: Annotated[int | None, _option("GPUs of a scale-up domain; the chip's if left out.", MODEL, "N")] = None
+    gpus_per_host: Annotated[int | None, _count("GPUs of a host; the chip's if left out.", MODEL)] = None
+    domain: Annotated[int | None, _count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None
     phase: Annotated[str, _option("decode or prefill.", LOAD, "PHASE")] = "decode"
-    context: Annotated[int, _option("Tokens of a request.", LOAD, "TOKENS")] = 8192
+    context: Annotated[int, _count("Tokens of a request.", LOAD, "TOKENS")] = 8192
     concurrency: Annotated[
-        int | None, _option("Requests that the instance serves at once; planned if left out.", LOAD, "REQUESTS")
+        int | None, _count("Requests that the instance serves at once; planned if left out.", LOAD, "REQUESTS")
     ] = None
     verify_width: Annotated[
-        int | None, _option("Token rows that a step verifies a request; the build's, else 1.", LOAD, "ROWS")
+        int | None, _count("Token rows that a step verifies a request; the build's, else 1.", LOAD, "ROWS")
     ] = None
     accept_length: Annotated[
-        float | None, _option("Tokens accepted a step and request; the build's, else 1.", LOAD, "TOKENS")
+        float | None, _real("Tokens accepted a step and request; the build's, else 1.", LOAD, "TOKENS")
     ] = None
-    chunk: Annotated[int, _option("Tokens of a prefill chunk.", LOAD, "TOKENS")] = 8192
+    chunk: Annotated[int, _count("Tokens of a prefill chunk.", LOAD, "TOKENS")] = 8192
     objective: Annotated[str, _option("step, throughput, kv or gpu-seconds.", SEARCH, "OBJECTIVE")] = "step"
-    max_tpot_ms: Annotated[float | None, _option("Longest time of an output token, in ms.", SEARCH, "MS")] = None
+    max_tpot_ms: Annotated[float | None, _real("Longest time of an output token, in ms.", SEARCH, "MS")] = None
     mem_fraction: Annotated[
-        float | None, _option("Share of free memory for weights and pools; derived if left out.", SEARCH, "SHARE")
+        float | None, _real("Share of free memory for weights and pools; derived if left out.", SEARCH, "SHARE")
     ] = None
     extra_slots: Annotated[
-        int | None, _option("Request slots beyond those that run; planned if left out.", SEARCH, "SLOTS")
+        int | None, _count("Request slots beyond those that run; planned if left out.", SEARCH, "SLOTS")
     ] = None
-    seed: Annotated[int, _option("Seed of the search.", SEARCH, "N")] = 0
+    seed: Annotated[int, _count("Seed of the search.", SEARCH)] = 0
 
     def request(self) -> "Request":
         """The question checked; raises MeshwrightError."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -68,7 +69,7 @@ def plot_folder(path: str | None) -> pathlib.Path | None:
     """The folder for pictures, made if absent and known to be writable before any work is done."""
     if path is None:
         return None
-    folder = pathlib.Path(path).expanduser()
+    folder = pathlib.Path(os.path.expanduser(path))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -84,8 +85,8 @@ def save_pictures(document: Document, folder: pathlib.Path | None) -> None:
     if folder is None:
         return
     with watching("drawing"):
-        from explorer.report.plots import pictures
+        from explorer.report.pictures import save
 
-        paths = pictures(document, folder)
+        paths = save(document, folder)
     for path in paths:
         note(f"wrote {path}")

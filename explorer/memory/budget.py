@@ -17,7 +17,7 @@ from explorer.memory.lines import Group, Line, fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
 from layouts.blocks import StepBlocks
-from layouts.lowering import Lowered
+from layouts.lowering import Lowered, Vector
 from layouts.models.model import Model
 
 Scalar = Float[Array, ""]
@@ -68,7 +68,6 @@ class MemoryTable(eqx.Module):
     """The ledger of a model lowered to arrays."""
 
     lines: tuple[Line, ...] = eqx.field(static=True)
-    target_staging: tuple[int, ...] = eqx.field(static=True)
     lowered: Lowered
     staging: Lowered
     slot_bytes: Lowered
@@ -76,10 +75,9 @@ class MemoryTable(eqx.Module):
     def __init__(self, model: Model, step: StepBlocks, prefill: bool = False):
         self.lines = fixed_lines(model, prefill)
         self.lowered = Lowered([line.size for line in self.lines])
-        drafted = sorted({step.sequence[i] for i in step.draft})
-        self.target_staging = tuple(range(len(model.kinds)))
-        kinds = [step.blocks[1 + k].staging for k in self.target_staging]
-        self.staging = Lowered([*kinds, *(step.blocks[i].staging for i in drafted)])
+        drafted = sorted({step.sequence[i] for i in step.draft} - {step.sequence[i] for i in step.target})
+        kinds = [block.staging for block in step.blocks[1 : 1 + len(model.kinds)]]
+        self.staging = Lowered([*kinds, *(step.blocks[i].staging for i in drafted if step.blocks[i].staging)])
         self.slot_bytes = Lowered([kv_bytes_a_token(model)])
 
     def of(self, group: Group) -> Float[np.ndarray, " lines"]:
@@ -109,8 +107,9 @@ def memory(
         # the slot map needs the KV pool, which needs nothing of the reserve: first its size for the load
         "global_kv_tokens": wanted * context,
     }
-    sizes = table.lowered.bytes(ar, values)
-    staging, draft_staging = _staging(ar, table, values)
+    stacked = Vector(values)
+    sizes = table.lowered.bytes(ar, stacked)
+    staging, draft_staging = _staging(ar, values, table.staging.bytes(ar, stacked))
     free_before = machine.free_bytes - (sizes * table.of(Group.START)).sum()
     static = (sizes * table.of(Group.WEIGHTS)).sum() + staging + draft_staging
     state = (sizes * table.of(Group.STATE)).sum()
@@ -118,7 +117,7 @@ def memory(
     derived = jnp.clip(1.0 - (sizes * reserved * table.high).sum() / free_before, LEAST_FRACTION, MOST_FRACTION)
     fraction = _given(budget.mem_fraction, derived)
     pools = free_before * fraction - static
-    slot_bytes = table.slot_bytes.bytes(ar, values)[0]
+    slot_bytes = table.slot_bytes.bytes(ar, stacked)[0]
     for_kv = pools - state
     per_request = context * slot_bytes / values["dcp"]
     kv_tokens = ar.floor(jnp.maximum(for_kv, 0.0) / jnp.maximum(slot_bytes, 1.0)) * jnp.minimum(slot_bytes, 1.0)
@@ -148,14 +147,15 @@ def _given(value: ArrayLike, derived: Scalar) -> Scalar:
     return jnp.where(jnp.isnan(value), derived, value)
 
 
-def _staging(ar: Arithmetic, table: MemoryTable, values: Mapping[str, Array]) -> tuple[Scalar, Scalar]:
+def _staging(
+    ar: Arithmetic, values: Mapping[str, Array], sizes: Float[Array, " kinds"]
+) -> tuple[Scalar, Scalar]:
     """Two buffers of the largest gathered layer, for the target and for the draft; nothing where nothing is sharded."""
-    sizes = table.staging.bytes(ar, values)
     sharded = jnp.clip(jnp.log2(values["weight_shard"]), 0.0, 1.0)
-    target = jnp.zeros(())
-    for kind in table.target_staging:
+    kinds = sum(name.startswith("sharded_") and name != "sharded_draft" for name in values)
+    target = draft = jnp.zeros(())
+    for kind in range(kinds):
         target = ar.maximum(target, sizes[kind] * jnp.minimum(values[f"sharded_{kind}"], 1.0))
-    draft = jnp.zeros(())
-    for size in range(len(table.target_staging), len(sizes)):
-        draft = ar.maximum(draft, sizes[size])
+    for size in sizes[kinds:]:
+        draft = ar.maximum(draft, size)
     return _BUFFERS * target * sharded, _BUFFERS * draft * sharded * values["sharded_draft"]

@@ -175,7 +175,8 @@ def _deepep(model: Model, prefill: bool) -> Expr:
     moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoE)]
     if not moes or prefill:
         return ZERO
-    width, experts = moes[0].width, moes[0].experts
+    # a row is sent in whole scale groups of 128 values
+    width, experts = -(-moes[0].width // 128) * 128, moes[0].experts
     size = DISPATCH_TOKENS * deepep_bytes_a_token(width, experts) + deepep_counter_bytes(experts)
     return size * BY_ALL_TO_ALL
 

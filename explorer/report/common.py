@@ -1,9 +1,8 @@
-"""What all tables share: how numbers are written, how a layout is broken into lines, how a table looks."""
+"""What all tables share: how numbers are written, how a layout is broken into lines, how bytes are grouped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -46,32 +45,13 @@ class Keys:
         yield Text("\n".join(filter(None, lines)), style=self.style, overflow="fold")
 
 
-def table(title: str, *columns: str, left: Iterable[str] = (), caption: str | None = None) -> Table:
-    """A table of numbers: columns are right-aligned but for those named in `left`."""
-    drawn = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption=caption,
-        caption_justify="left",
-        caption_style="dim",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold cyan",
-    )
-    words = set(left)
-    for column in columns:
-        drawn.add_column(column, justify="left" if column in words else "right", overflow="fold")
-    return drawn
-
-
 def facts(rows: Sequence[tuple[str, str]]) -> Table:
     """Two columns without a frame: what, and its value."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="cyan", no_wrap=True)
     drawn.add_column(overflow="fold")
     for name, value in rows:
-        drawn.add_row(name, value)
+        drawn.add_row(name, Text(value))
     return drawn
 
 

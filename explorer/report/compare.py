@@ -1,19 +1,19 @@
 """Two layouts side by side: one table a class of rows, with the larger side plain to see."""
 
-from typing import Any
+from collections.abc import Callable
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from explorer.report.common import NOTHING, Document, facts, gib, ms, number, question_line, table
+from explorer.report.common import NOTHING, Document, facts, gib, ms, number, question_line
+from explorer.report.sheet import Sheet
 from hw.units import GB
 
 _TITLES = {
-    "conserved": "Conserved: state that goes with requests",
-    "not conserved": "Not conserved: weights that every GPU reads",
-    "moved": "Moved: communication",
-    "time": "Time by kind of layer",
+    "conserved": "Conserved: state that goes with requests, a GPU and step",
+    "not conserved": "Not conserved: weights that every GPU reads, a step",
+    "moved": "Moved: communication, a GPU and step",
+    "time": "Time of a step",
     "memory": "Memory of one GPU",
 }
 
@@ -28,29 +28,31 @@ def draw(document: Document) -> RenderableType:
     )
 
 
-def class_table(name: str, rows: list[Document]) -> Table:
-    """The rows of one class; bytes in GB where they move, in GiB where they stay."""
-    drawn = table(_TITLES.get(name, name), "", "A", "B", "B - A", "unit", "cause", left=("", "unit", "cause"))
+def class_table(name: str, rows: list[Document]) -> Sheet:
+    """The rows of one class in which either side has something; bytes in GB where they move, in GiB where they stay."""
+    head = ("", "A", "B", "B - A", "unit", "cause, as A / B")
+    drawn = Sheet(_TITLES.get(name, name), *head, left=("", "unit"), wraps=head[-1:], spare=head[-1:])
     for row in rows:
-        scale = _scaled(row["unit"], name)
-        drawn.add_row(row["name"], *(_shown(row[key], *scale) for key in ("a", "b")),
-                      _shown(row["difference"], *scale, sign=True), scale[1], str(row.get("cause") or ""))  # fmt: skip
+        if row["a"] or row["b"]:
+            write, unit = _scaled(row["unit"], name)
+            drawn.add(
+                row["name"], write(row["a"]), write(row["b"]), _signed(row["difference"], write), unit, row["cause"]
+            )
     return drawn
 
 
-def _scaled(unit: str, name: str) -> tuple[Any, str]:
+def _scaled(unit: str, name: str) -> tuple[Callable[[float | None], str], str]:
     """How a row's numbers are written, and in which unit."""
-    stays = name == "memory"
-    writers = {
-        "s": (ms, "ms"),
-        "bytes": (gib, "GiB") if stays else (lambda count: f"{count / GB:,.2f}", "GB"),
-    }
-    return writers.get(unit, (number, unit))
+    if unit == "s":
+        return ms, "ms"
+    if unit == "bytes":
+        return (gib, "GiB") if name == "memory" else (_gb, "GB")
+    return number, unit
 
 
-def _shown(value: float | None, write: Any, unit: str, sign: bool = False) -> str:
-    if value is None:
-        return NOTHING
-    return ("+" if sign and value > 0 else "") + write(value)
+def _gb(count: float | None) -> str:
+    return NOTHING if count is None else f"{count / GB:,.3f}"
 
 
+def _signed(value: float | None, write: Callable[[float | None], str]) -> str:
+    return ("+" if value and value > 0 else "") + write(value)

@@ -1,12 +1,10 @@
 """A step as tables: its streams, its time by kind of layer, its longest ops, its critical path."""
 
-from collections import defaultdict
-
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from explorer.report.common import Document, Keys, ms, question_line, share, span, table, us
+from explorer.report.common import Document, Keys, ms, question_line, share, span, us
+from explorer.report.sheet import Sheet
 
 _OPS = 16
 _STRETCHES = 8
@@ -26,59 +24,62 @@ def draw(document: Document) -> RenderableType:
     )
 
 
-def streams_table(document: Document) -> Table:
+def streams_table(document: Document) -> Sheet:
     """Busy, idle and exposed time of each stream."""
-    drawn = table("Streams", "stream", "busy ms", "idle ms", "exposed ms", "busy %", left=("stream",))
+    drawn = Sheet("Streams", "stream", "busy ms", "idle ms", "exposed ms", "busy %", left=("stream",))
     for name, stream in document["streams"].items():
         busy = stream["busy"]
-        drawn.add_row(name, ms(busy), ms(stream["idle"]), ms(stream["exposed"]), share(busy, document["step_seconds"]))
+        drawn.add(name, ms(busy), ms(stream["idle"]), ms(stream["exposed"]), share(busy, document["step_seconds"]))
     return drawn
 
 
-def kinds_table(document: Document) -> Table:
-    """Time of each kind of layer on each stream, longest first."""
-    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for op in document["ops"]:
-        sums[op["layer_kind"]][op["stream"]] += op["seconds_total"]
-    streams = sorted({op["stream"] for op in document["ops"]}, key="main gather host".find)
-    head = ("layer kind", "ops", *(f"{stream} ms" for stream in streams), "% of step")
-    drawn = table("Time by kind of layer", *head, left=("layer kind",))
-    for kind, spent in sorted(sums.items(), key=lambda item: -item[1]["main"]):
-        count = sum(op["layer_kind"] == kind for op in document["ops"])
-        drawn.add_row(kind, str(count), *(ms(spent[s]) for s in streams), share(spent["main"], document["step_seconds"]))
-    drawn.add_section()
-    every = [sum(spent[s] for spent in sums.values()) for s in streams]
-    drawn.add_row("sum", str(len(document["ops"])), *map(ms, every), share(every[0], document["step_seconds"]))
+def kinds_table(document: Document) -> Sheet:
+    """Work and gathers of each kind of layer, and waits for its weights; longest first."""
+    head = ("layer kind", "layers", "main ms", "gather ms", "wait ms", "% of step", "each ms")
+    drawn = Sheet("Time by kind of layer", *head, left=("layer kind",))
+    kinds = sorted(document["layer_kinds"], key=lambda kind: -kind["main_seconds"] - kind["wait_seconds"])
+    parts = ("main_seconds", "gather_seconds", "wait_seconds")
+    for kind in kinds:
+        shown = kind["main_seconds"] + kind["wait_seconds"]
+        drawn.add(
+            kind["layer_kind"], str(kind["count"]), *(ms(kind[part]) for part in parts),
+            share(shown, document["step_seconds"]), ms(shown / kind["count"], 3),
+        )  # fmt: skip
+    drawn.section()
+    sums = [sum(kind[part] for kind in kinds) for part in parts]
+    count = sum(kind["count"] for kind in kinds)
+    drawn.add("sum", str(count), *map(ms, sums), share(sums[0] + sums[2], document["step_seconds"]), "")
     return drawn
 
 
-def ops_table(document: Document) -> Table:
+def ops_table(document: Document) -> Sheet:
     """The longest ops over the whole step, and the rest in one line."""
     ordered = sorted(document["ops"], key=lambda op: -op["seconds_total"])
     words = ("op", "layer kind", "stream", "bound by", "provenance")
-    drawn = table(
-        "Longest ops", "op", "layer kind", "stream", "count", "each us", "total ms", "bound by", "provenance", left=words
-    )
+    drawn = Sheet(
+        "Longest ops", "op", "layer kind", "stream", "count", "each us", "total ms", "bound by", "provenance", left=words,
+        spare=("stream", "provenance", "count"),
+    )  # fmt: skip
     for op in ordered[:_OPS]:
-        drawn.add_row(
+        drawn.add(
             op["name"], op["layer_kind"], op["stream"], f"{op['count']:g}", us(op["seconds_each"]),
             ms(op["seconds_total"]), str(op["bound"]), str(op["provenance"]),
         )  # fmt: skip
     rest = ordered[_OPS:]
     if rest:
-        drawn.add_section()
-        drawn.add_row(f"{len(rest)} more", "", "", "", "", ms(sum(op["seconds_total"] for op in rest)), "", "")
+        drawn.section()
+        drawn.add(f"{len(rest)} more", "", "", "", "", ms(sum(op["seconds_total"] for op in rest)), "", "")
     return drawn
 
 
-def path_table(document: Document) -> Table:
+def path_table(document: Document) -> Sheet:
     """What the step's time is made of."""
-    drawn = table("Critical path", "stretch", "ms", "% of step", left=("stretch",))
+    drawn = Sheet("Critical path", "stretch", "stream", "ms", "% of step", left=("stretch", "stream"))
     ordered = sorted(document["critical_path"], key=lambda stretch: -stretch["seconds"])
     for stretch in ordered[:_STRETCHES]:
-        drawn.add_row(stretch["name"], ms(stretch["seconds"]), share(stretch["seconds"], document["step_seconds"]))
+        drawn.add(stretch["name"], stretch["stream"], ms(stretch["seconds"]), f"{100 * stretch['share']:.1f}")
     rest = ordered[_STRETCHES:]
     if rest:
         left = sum(stretch["seconds"] for stretch in rest)
-        drawn.add_row(f"{len(rest)} more", ms(left), share(left, document["step_seconds"]))
+        drawn.add(f"{len(rest)} more", "", ms(left), share(left, document["step_seconds"]))
     return drawn

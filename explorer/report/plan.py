@@ -2,7 +2,6 @@
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from explorer.report.common import (
@@ -16,8 +15,8 @@ from explorer.report.common import (
     number,
     question_line,
     span,
-    table,
 )
+from explorer.report.sheet import Sheet
 
 _SHOWN = 12
 
@@ -73,15 +72,15 @@ def binding_sentence(candidate: Document) -> str:
     return str(candidate["binding"] or NOTHING)
 
 
-def candidates_table(candidates: list[Document], best: str) -> Table:
+def candidates_table(candidates: list[Document], best: str) -> Sheet:
     """The candidates in their order; the best is marked."""
     head = ("", "layout", "step ms", "tok/s", "tok/s/GPU", "tok/s/user", "KV Mtokens", "binds")
     hidden = len(candidates) - _SHOWN
     caption = f"{hidden} more with --json" if hidden > 0 else None
-    drawn = table("Candidates", *head, left=("", "layout", "binds"), caption=caption)
+    drawn = Sheet("Candidates", *head, left=("", "binds"), wraps=("layout",), spare=("tok/s", "KV Mtokens"), caption=caption)
     for candidate in candidates[:_SHOWN]:
         marked = candidate["layout_text"] == best
-        drawn.add_row(
+        drawn.add(
             "*" if marked else "",
             Keys(candidate["layout_text"]),
             ms(candidate["step_seconds"]),

@@ -1,12 +1,14 @@
 """Elasticities as a table: what moves the step time, the strongest first."""
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from explorer.report.common import Document, Keys, question_line, table
+from explorer.report.common import Document, Keys, ms, number, question_line
+from explorer.report.sheet import Sheet
+from hw.units import format_rate, format_seconds
 
-_BAR = 24
+_BAR = 20
+_SHOWN = 18
 _LEAST = 5e-4  # below it an elasticity prints as zero
 
 
@@ -15,31 +17,42 @@ def draw(document: Document) -> RenderableType:
     return Group(
         Text(question_line(document), style="dim"),
         Keys(document["layout_text"], style="bold green"),
+        Text(f"step {ms(document['step_seconds'])} ms", style="bold"),
         rows_table(document["rows"]),
     )
 
 
-def rows_table(rows: list[Document]) -> Table:
-    """One row a parameter, the strongest first; those without effect are counted."""
+def rows_table(rows: list[Document]) -> Sheet:
+    """One row a parameter, the strongest first; those left out are counted."""
     ordered = sorted(rows, key=lambda row: -abs(row["elasticity"]))
-    shown = [row for row in ordered if abs(row["elasticity"]) >= _LEAST]
-    idle = len(ordered) - len(shown)
-    caption = "Elasticity: per cent of step time for one per cent of the parameter, active set held."
-    caption += f" {idle} parameters do nothing here." if idle else ""
-    words = ("parameter", "", "active")
-    drawn = table("What the step depends on", "parameter", "value", "elasticity", "", "active", left=words)
-    drawn.caption = caption
+    moving = [row for row in ordered if abs(row["elasticity"]) >= _LEAST]
+    shown = moving[:_SHOWN]
+    caption = "Per cent of step time for one per cent more of the parameter, active set held."
+    left_out = [f"{len(moving) - len(shown)} weaker"] if len(moving) > len(shown) else []
+    left_out += [f"{len(ordered) - len(moving)} without effect"] if len(ordered) > len(moving) else []
+    caption += f" Left out: {', '.join(left_out)} (--json)." if left_out else ""
+    drawn = Sheet(
+        "What the step depends on", "parameter", "value", "elasticity", "", "active",
+        left=("parameter", ""), wraps=("active",), spare=("", "value"), caption=caption,
+    )  # fmt: skip
     most = max((abs(row["elasticity"]) for row in shown), default=1.0)
     for row in shown:
-        length = max(1, round(_BAR * abs(row["elasticity"]) / most))
-        sign = "green" if row["elasticity"] < 0 else "red"
-        drawn.add_row(
-            row["parameter"], _value(row["value"]), f"{row['elasticity']:+.3f}",
-            Text(("-" if row["elasticity"] < 0 else "+") * length, style=sign, no_wrap=True, overflow="crop"),
-            str(row["active"] or ""),
+        drawn.add(
+            row["parameter"], _value(row["value"], row["unit"]), f"{row['elasticity']:+.3f}",
+            _bar(row["elasticity"], most), row["active"],
         )  # fmt: skip
     return drawn
 
 
-def _value(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+def _bar(elasticity: float, most: float) -> Text:
+    sign, style = ("-", "green") if elasticity < 0 else ("+", "red")
+    return Text(sign * max(1, round(_BAR * abs(elasticity) / most)), style=style)
+
+
+def _value(value: float, unit: str) -> str:
+    """The value with its unit, in the size that people write it."""
+    if unit in ("B/s", "FLOP/s"):
+        return format_rate(value, unit)
+    if unit == "s":
+        return format_seconds(value)
+    return f"{number(value)} {unit}".rstrip()

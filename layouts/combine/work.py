@@ -8,18 +8,20 @@ _BF16, _FP32 = 2, 4
 _LSE_COLUMNS = 2  # a float32 LSE travels as two bf16 columns of the packed row
 
 
-def combine(heads: int, query_width: int, output_width: int) -> tuple[Op, ...]:
+def combine(heads: int, query_width: int, output_width: int, copied_query: bool) -> tuple[Op, ...]:
     """Exchange and merge for `heads` heads whose query has `query_width` and whose output `output_width` values.
 
     ag_rs: Q all-gather, float32 LSE all-gather, float32 output reduce-scatter. a2a: one packed all-to-all of bf16
-    output and LSE (Q is replicated). fi_a2a: the same bytes in one fused exchange.
+    output and LSE. fi_a2a: the same bytes in one fused exchange. These two need no Q all-gather where each rank keeps
+    a copy of the Q projections of all heads (`copied_query`).
     """
     outputs = ROWS * heads * DCP / ATTN_TP  # (row, head) pairs a rank holds partial results of
     packed = outputs * (_BF16 * (output_width + _LSE_COLUMNS))
     # pack reads and writes the packed rows; the merge reads them and writes 1/dcp of the heads
     repacked = packed * 3 + outputs * (_BF16 * output_width) / DCP
+    gathers_query = BY_AG_RS * HAS_DCP if copied_query else HAS_DCP
     return (
-        exchange("q_all_gather", CollectiveKind.ALL_GATHER, outputs * (_BF16 * query_width), DCP, share=BY_AG_RS * HAS_DCP),
+        exchange("q_all_gather", CollectiveKind.ALL_GATHER, outputs * (_BF16 * query_width), DCP, share=gathers_query),
         exchange("lse_all_gather", CollectiveKind.ALL_GATHER, outputs * _FP32 * DCP, DCP, share=BY_AG_RS * HAS_DCP),
         exchange(
             "output_reduce_scatter",

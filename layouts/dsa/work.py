@@ -1,14 +1,24 @@
-"""The indexer of sparse attention: score every cached token, keep the top k (its projections are plain GEMMs)."""
+"""The indexer of sparse attention: score every token, keep the top k (its projections are plain GEMMs)."""
 
 from hw.work import Family, Rate
 from layouts.dsa.shape import Indexer
+from layouts.expression import Expr
 from layouts.op import Op
-from layouts.symbols import INDEX_TOKENS, VERIFY
-from layouts.tensor import Precision
+from layouts.symbols import INDEX_TOKENS, KV_TOKENS, PREFIX_TOKENS, ROWS, VERIFY
 
 
-def score(indexer: Indexer, precision: Precision) -> tuple[Op, ...]:
-    """Scores of a decode step over the replicated index keys; nothing where the layer shares another's index."""
+def decode_scores(indexer: Indexer) -> tuple[Op, ...]:
+    """Scores of a decode step over the replicated index keys."""
+    return _scores(indexer, INDEX_TOKENS * VERIFY, INDEX_TOKENS)
+
+
+def prefill_scores(indexer: Indexer) -> tuple[Op, ...]:
+    """Scores of a prefill chunk: each of its rows against the keys before it."""
+    return _scores(indexer, ROWS * PREFIX_TOKENS, KV_TOKENS)
+
+
+def _scores(indexer: Indexer, pairs: Expr, keys: Expr) -> tuple[Op, ...]:
+    """All index heads of `pairs` of (row, key); nothing where the layer shares another's index."""
     if indexer.shared:
         return ()
     return (
@@ -16,7 +26,7 @@ def score(indexer: Indexer, precision: Precision) -> tuple[Op, ...]:
             "index_scores",
             family=Family.ATTENTION,
             rate=Rate.FP8,
-            flops=INDEX_TOKENS * VERIFY * (2 * indexer.heads * indexer.head_dim),
-            bytes=INDEX_TOKENS * indexer.key_bytes,
+            flops=pairs * (2 * indexer.heads * indexer.head_dim),
+            bytes=keys * indexer.key_bytes,
         ),
     )

@@ -7,7 +7,16 @@ from layouts.combine.work import combine
 from layouts.expression import Expr
 from layouts.gqa.shape import GQA
 from layouts.op import Op, gemms
-from layouts.symbols import ATTN_TP, DCP, KV_TOKENS, PREFIX_TOKENS, ROWS, VERIFY, WINDOW_TOKENS
+from layouts.symbols import (
+    ATTN_TP,
+    DCP,
+    KV_TOKENS,
+    PREFIX_TOKENS,
+    ROWS,
+    VERIFY,
+    WINDOW_PREFIX_TOKENS,
+    WINDOW_TOKENS,
+)
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
@@ -16,23 +25,23 @@ _BF16 = 2
 def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a decode or verify step."""
     tokens = WINDOW_TOKENS if gqa.window else KV_TOKENS
-    heads = DCP * gqa.heads / ATTN_TP
-    core = _core("gqa_decode", gqa, precision, tokens * VERIFY * heads, tokens)
-    return (*gemms(tensors, precision), core, *combine(gqa.heads, gqa.head_dim, gqa.head_dim))
+    core = _core("gqa_decode", gqa, precision, DCP * gqa.heads / ATTN_TP, tokens * VERIFY, tokens)
+    return (*gemms(tensors, precision), core, *combine(gqa.heads, gqa.head_dim, gqa.head_dim, False))
 
 
 def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a prefill chunk; a window bounds the keys of a row at the window."""
-    core = _core("gqa_prefill", gqa, precision, ROWS * PREFIX_TOKENS * gqa.heads / ATTN_TP, KV_TOKENS)
+    seen = WINDOW_PREFIX_TOKENS if gqa.window else PREFIX_TOKENS
+    core = _core("gqa_prefill", gqa, precision, gqa.heads / ATTN_TP, ROWS * seen, KV_TOKENS)
     return (*gemms(tensors, precision), core)
 
 
-def _core(name: str, gqa: GQA, precision: Precision, pairs: Expr, tokens: Expr) -> Op:
-    """Attention over `pairs` of (query head, key): 2 x head_dim for scores and as many for values."""
+def _core(name: str, gqa: GQA, precision: Precision, heads: Expr, keys: Expr, tokens: Expr) -> Op:
+    """Attention of `heads` query heads over `keys` (query, key) pairs: 2 x head_dim for scores, as many for values."""
     return Op(
         name,
         family=Family.ATTENTION,
         rate=Rate.BF16,
-        flops=pairs * (4 * gqa.head_dim),
-        bytes=tokens * gqa.kv_bytes(precision["kv"].name) + ROWS * (2 * _BF16 * gqa.heads * gqa.head_dim) / ATTN_TP,
+        flops=heads * keys * (4 * gqa.head_dim),
+        bytes=tokens * gqa.kv_bytes(precision["kv"].name) + heads * ROWS * (2 * _BF16 * gqa.head_dim),
     )

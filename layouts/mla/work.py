@@ -4,10 +4,20 @@ from collections.abc import Sequence
 
 from hw.work import Family, Rate
 from layouts.combine.work import combine
-from layouts.dsa.work import score
+from layouts.dsa.work import decode_scores, prefill_scores
 from layouts.mla.shape import MLA
 from layouts.op import Op, gemms
-from layouts.symbols import ATTENTION_CTAS, ATTN_TP, DCP, KV_TOKENS, PREFIX_TOKENS, ROWS, SPARSE_TOKENS, VERIFY
+from layouts.symbols import (
+    ATTENTION_CTAS,
+    ATTN_TP,
+    DCP,
+    KV_TOKENS,
+    PREFIX_TOKENS,
+    ROWS,
+    SPARSE_PREFIX_TOKENS,
+    SPARSE_TOKENS,
+    VERIFY,
+)
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
@@ -16,21 +26,24 @@ _BF16 = 2
 def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a decode or verify step, without the residual around them."""
     projections = gemms(tensors, precision)
-    index = score(mla.indexer, precision) if mla.indexer else ()
-    return (*projections, *index, _attention(mla, precision), *combine(mla.heads, mla.kv_values, mla.kv_lora))
+    index = decode_scores(mla.indexer) if mla.indexer else ()
+    return (*projections, *index, _attention(mla, precision), *combine(mla.heads, mla.kv_values, mla.kv_lora, True))
 
 
 def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
-    """Ops of a prefill chunk: every row attends to `prefix_tokens` keys in expanded heads."""
-    width = mla.nope + mla.rope + mla.v
+    """Ops of a prefill chunk: every row attends to the keys before it in expanded heads, or to the latents of those
+    that the index keeps."""
+    index = prefill_scores(mla.indexer) if mla.indexer else ()
+    width = mla.kv_values + mla.kv_lora if mla.indexer else mla.nope + mla.rope + mla.v
+    keys = SPARSE_PREFIX_TOKENS if mla.indexer else PREFIX_TOKENS
     core = Op(
         "mla_prefill",
         family=Family.ATTENTION,
         rate=Rate.BF16,
-        flops=ROWS * PREFIX_TOKENS * (2 * mla.heads * width) / ATTN_TP,
+        flops=ROWS * keys * (2 * mla.heads * width) / ATTN_TP,
         bytes=KV_TOKENS * mla.kv_bytes(precision["kv"].name) + ROWS * (2 * _BF16 * mla.heads * width) / ATTN_TP,
     )
-    return (*gemms(tensors, precision), core)
+    return (*gemms(tensors, precision), *index, core)
 
 
 def _attention(mla: MLA, precision: Precision) -> Op:

@@ -1,5 +1,6 @@
 """Where a draft comes from: the multi-token-prediction layers of the model, or the config of a block draft."""
 
+import os
 import pathlib
 
 from layouts.dense import Dense
@@ -88,7 +89,7 @@ def _block_extra(config: Config, hidden: int, vocab: int) -> tuple[Tensor, ...]:
 
 def _find(name: str, model_name: str) -> pathlib.Path:
     if presets.looks_like_path(name):
-        return pathlib.Path(name).expanduser()
+        return pathlib.Path(os.path.expanduser(name))
     base = model_name.partition("@")[0]
     for candidate in (name.lower(), f"{name.lower()}-{base}"):
         if candidate in presets.draft_names():

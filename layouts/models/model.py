@@ -11,7 +11,7 @@ from layouts.models.draft import Draft
 from layouts.models.errors import ModelError
 from layouts.models.layer import Layer
 from layouts.shapes import BF16, vector
-from layouts.symbols import VOCAB_ROWS, VOCAB_TP
+from layouts.symbols import LOGIT_ROWS, VOCAB_TP
 from layouts.tensor import Format, Precision, Tensor
 
 Default = str | int | float
@@ -79,7 +79,7 @@ class Model:
         embed = Tensor("embed_tokens", self.vocab, self.hidden, "head", None, VOCAB_TP, fixed=BF16)
         return (
             *(() if self.tied else (embed,)),
-            Tensor("lm_head", self.vocab, self.hidden, "head", VOCAB_ROWS, VOCAB_TP),
+            Tensor("lm_head", self.vocab, self.hidden, "head", LOGIT_ROWS, VOCAB_TP),
             vector("final_norm", self.hidden, "head"),
         )
 
@@ -91,7 +91,7 @@ class Model:
     @property
     def weight_bytes(self) -> Fraction:
         """Bytes of one whole copy of the weights, scales included, without the draft."""
-        whole = {"attn_tp": 1, "kv_head_ranks": 1, "dense_tp": 1, "vocab_tp": 1, "expert_tp": 1}
+        whole = {"attn_tp": 1, "kv_head_ranks": 1, "dense_tp": 1, "shared_tp": 1, "vocab_tp": 1, "expert_tp": 1}
         whole |= {"attention_shard": 1, "moe_shard": 1, "draft_shard": 1}
         size = sum((t.resident(self.precision).evaluate(whole) for t in self.vocabulary()), start=Fraction(0))
         for kind, count in zip(self.kinds, self.kind_counts, strict=True):

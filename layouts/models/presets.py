@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import os
 import pathlib
 import tomllib
 from collections.abc import Mapping
@@ -55,8 +56,8 @@ def find_config(name: str) -> pathlib.Path:
     if known in preset_names() and "@" not in known:
         return FOLDER / f"{known}.json"
     if looks_like_path(name):
-        path = pathlib.Path(name).expanduser()
-        return path / "config.json" if path.is_dir() else path
+        path = pathlib.Path(os.path.expanduser(name))  # leaves ~nobody alone where Path.expanduser raises
+        return path / "config.json" if os.path.isdir(path) else path
     raise unknown("model", name, (*preset_names(), *aliases()), "the path of a config.json")
 
 

@@ -2,7 +2,7 @@
 
 from hw.work import CollectiveKind
 from layouts.op import Op, elementwise, exchange, gemm
-from layouts.symbols import ATTN_TP, VOCAB_GROUPS, VOCAB_ROWS, VOCAB_TP
+from layouts.symbols import ATTN_TP, LOGIT_ROWS, VOCAB_GROUPS, VOCAB_ROWS, VOCAB_TP
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
@@ -21,9 +21,9 @@ def logits(head: Tensor, precision: Precision) -> tuple[Op, ...]:
     vocab, hidden = head.out, head.inp
     return (
         exchange(
-            "logits_row_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * (_BF16 * hidden), VOCAB_GROUPS, stride=ATTN_TP
+            "logits_row_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * hidden), VOCAB_GROUPS, stride=ATTN_TP
         ),
         gemm(head, precision),
-        exchange("logits_all_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * (_BF16 * vocab), VOCAB_TP),
-        elementwise("sample", VOCAB_ROWS * (_BF16 * vocab)),
+        exchange("logits_all_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * vocab), VOCAB_TP),
+        elementwise("sample", LOGIT_ROWS * (_BF16 * vocab)),
     )

@@ -1,6 +1,7 @@
 """Expressions are held against arithmetic on fractions: what a formula says is what the numbers say."""
 
 import math
+import re
 from fractions import Fraction
 
 import hypothesis.strategies as st
@@ -69,9 +70,9 @@ def test_a_sum_may_replace_what_multiplies_but_not_what_divides() -> None:
 
 @given(EXPRESSIONS, VALUES)
 def test_printing_reads_back_to_the_same_value(e: Expr, values: dict[str, Fraction]) -> None:
-    """`3 x a^2 / b / 2` is the Python expression with x for * and ^ for **."""
-    text = str(e).replace(" x ", " * ").replace("^", "**")
-    assert eval(text, {}, dict(values)) == e.evaluate(values)  # noqa: S307
+    """`3 x a^2 / b / 2` is the Python expression with x for * and ^ for **, over fractions."""
+    text = re.sub(r"\b(\d+)", r"Fraction(\1)", str(e).replace(" x ", " * ").replace("^", "**"))
+    assert eval(text, {"Fraction": Fraction}, dict(values)) == e.evaluate(values)
 
 
 def test_printing_looks_like_a_rule() -> None:

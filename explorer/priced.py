@@ -1,0 +1,158 @@
+"""One layout of one request with everything that was computed on the way: what cost, ledger and comparison read.
+
+Compiled once a model; the results are NumPy throughout.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from explorer.evaluate import Case, Tables, holding
+from explorer.memory.budget import Memory
+from explorer.request import Request
+from explorer.schedule import Schedule
+from explorer.step import StepTable
+from hw.arithmetic import Exact
+from hw.compat import in_x64
+from hw.machine import Machine
+from hw.time import CollectiveTerms, ComputeTerms, collective_terms, compute_terms
+from hw.work import sent_bytes
+from layouts.cut import Cut, cut_of
+from layouts.layout import Layout
+
+Scalar = Float[Array, ""]
+
+# The program runs once on a few hundred numbers: what the compiler would spend on speed is never earned back.
+QUICK: Final = {"xla_backend_optimization_level": 0}
+
+
+class Parts(eqx.Module):
+    """The parts of a step, ops in the order of `StepTable.names`; zero for an alternative not taken.
+
+    `seconds` and `sent` bytes are those of one execution. `terms` are the parts of its time: fixed, memory or link,
+    compute or NIC. `group`: size and stride of an exchange's group. `gathered`: 1 at positions that gather weights.
+    """
+
+    values: Mapping[str, Scalar]
+    seconds: Float[Array, " ops"]
+    terms: Float[Array, "ops 3"]
+    ctas: Float[Array, " ops"]
+    group: Float[Array, "ops 2"]
+    sent: Float[Array, " ops"]
+    gathered: Float[Array, " positions"]
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The step of one layout of one request."""
+
+    request: Request
+    layout: Layout
+    tables: Tables
+    parts: Parts
+
+    @property
+    def table(self) -> StepTable:
+        return self.tables.step
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The layout's quantities."""
+        return {name: float(value) for name, value in self.parts.values.items()}
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.parts.schedule
+
+    @property
+    def step(self) -> float:
+        """Seconds of the step."""
+        return float(self.schedule.step)
+
+    @property
+    def counts(self) -> Float[np.ndarray, " ops"]:
+        """Executions of each op in the step; of a gather's, those at positions that gather."""
+        blocks = len(self.table.block_names)
+        every = np.bincount(self.table.sequence, minlength=blocks)[self.table.block]
+        gathering = np.bincount(self.table.sequence, self.parts.gathered, blocks)[self.table.block]
+        return np.where(self.table.gathers > 0, gathering, every)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the CPU's work outlasts the GPU's, and so is all that the step waits for."""
+        return float(self.schedule.host) > float(self.schedule.gpu)
+
+    @property
+    def kernels(self) -> int:
+        """How many of the ops, from the first, are kernels; the others are exchanges."""
+        return len(self.table.families)
+
+    def bound(self, op: int) -> str:
+        """The largest part of an op's time: latency, memory or compute; latency, link or nic."""
+        fields = ComputeTerms._fields if op < self.kernels else CollectiveTerms._fields
+        return fields[int(np.argmax(self.parts.terms[op]))]
+
+    def crosses(self, op: int) -> bool:
+        """Whether an exchange's group leaves the scale-up domain."""
+        size, stride = self.parts.group[op]
+        return size > max(float(self.request.machine.domain) / stride, 1.0)
+
+
+@dataclass(frozen=True)
+class Priced(Timed):
+    """Step and memory. `faster` and `slower` are the step at the ends of the machine's 80 % range."""
+
+    faster: float
+    slower: float
+    held: Memory
+
+
+@in_x64
+def priced(request: Request, layout: Layout, tables: Tables | None = None) -> Priced:
+    """Price a layout that passed the rules. `tables` may be handed in where several layouts share a model."""
+    tables = tables or Tables(request.model, request.prefill)
+    parts, faster, slower, held = jax.device_get(_price(request.case(), tables, cut_of(layout)))
+    return Priced(request, layout, tables, parts, float(faster), float(slower), held)
+
+
+def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
+    """The parts of a step, traced in the exact arithmetic."""
+    ar, table, machine = Exact(), tables.step, case.machine
+    values = tables.values(ar, cut, case.load, machine)
+    seconds = table.op_seconds(ar, machine, values)
+    work, kernel_share = table.work(values)
+    collective, exchange_share = table.collectives(values)
+    share = jnp.concatenate([kernel_share, exchange_share])
+    terms = [jnp.stack(t, axis=1) for t in (compute_terms(ar, machine, work), collective_terms(machine, collective))]
+    none = jnp.zeros_like(work.bytes)
+    sent = sent_bytes(collective.kind, collective.payload, collective.size)
+    return Parts(
+        values=values,
+        seconds=seconds,
+        terms=jnp.concatenate(terms) * share[:, None],
+        ctas=jnp.concatenate([work.ctas, jnp.zeros_like(sent)]),
+        group=jnp.concatenate([jnp.ones((len(none), 2)), jnp.stack([collective.size, collective.stride], axis=1)]),
+        sent=jnp.concatenate([none, sent]) * share,
+        gathered=table.gather_share(cut),
+        schedule=table.schedule(ar, seconds, cut, jnp.asarray(case.host, dtype=float)),
+    )
+
+
+@jax.jit(compiler_options=QUICK)
+def _price(case: Case, tables: Tables, cut: Cut) -> Any:
+    ar, parts = Exact(), parts_of(case, tables, cut)
+
+    def step(machine: Machine) -> Array:
+        seconds = tables.step.op_seconds(ar, machine, parts.values)
+        return tables.step.schedule(ar, seconds, cut, parts.schedule.host).step
+
+    ends = case.machine.faster(), case.machine.slower()
+    faster, slower = jax.vmap(step)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends))
+    return parts, faster, slower, holding(ar, tables, cut, case, parts.values)

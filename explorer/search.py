@@ -1,0 +1,132 @@
+"""Gradient search: many relaxed starts at once, sharpness annealed, memory and latency limits by multipliers."""
+
+from typing import Final, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from explorer.evaluate import Case, Evaluation, Tables, evaluate
+from explorer.relax import Bounds, Free, Relaxed, bounds_of, case_from, cut_from, random_starts, rule_excess
+from explorer.request import Objective, Request
+from hw.arithmetic import Smooth
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
+from layouts.cut import Cut
+
+Scalar = Float[Array, ""]
+
+STARTS: Final = 32
+STEPS: Final = 240
+_ROUND: Final = 20  # steps between two updates of the multipliers
+_FIRST_TAU: Final = 0.25
+_LAST_TAU: Final = 1e-3
+_RATE: Final = 0.15
+_LIMITS: Final = 3 + 5  # memory, reserve and latency, then the rules of `rule_excess`
+_PENALTY: Final = 4.0  # augmented Lagrangian, a unit of constraint (relative memory, relative TPOT, one doubling)
+
+
+class Goal(eqx.Module):
+    """What is minimised, and the latency limit (infinite for none)."""
+
+    objective: Objective = eqx.field(static=True)
+    max_tpot: Float[Array, ""] | float
+    gpus: Float[Array, ""] | float
+
+    def loss(self, evaluation: Evaluation) -> Scalar:
+        """Natural logarithm of what is minimised: relative changes count alike in every objective."""
+        rate = evaluation.tokens_per_second
+        return {
+            Objective.STEP: lambda: jnp.log(evaluation.step),
+            Objective.THROUGHPUT: lambda: -jnp.log(rate),
+            Objective.GPU_SECONDS: lambda: jnp.log(self.gpus / rate),
+            Objective.KV: lambda: -jnp.log(jnp.maximum(evaluation.kv_tokens_instance, 1.0)),
+        }[self.objective]()
+
+    def excess(self, evaluation: Evaluation, case: Case) -> Float[Array, " limits"]:
+        """How far memory, its reserve and the token latency are beyond their limits, relative to them (<= 0 inside)."""
+        memory = case.machine.memory_bytes
+        tpot = evaluation.step / jnp.asarray(case.load.accept, dtype=float)
+        late = jnp.where(jnp.isinf(self.max_tpot), -1.0, tpot / self.max_tpot - 1.0)
+        return jnp.stack([-evaluation.slack / memory, -evaluation.remainder / memory, late])
+
+
+class Found(NamedTuple):
+    """Where the starts ended, best first: relaxed cuts and cases (leading axis: starts) and their losses."""
+
+    cuts: Cut
+    cases: Case
+    losses: Float[Array, " starts"]
+
+
+class _State(NamedTuple):
+    relaxed: Relaxed
+    loss: Scalar
+    moments: optax.OptState
+    multipliers: Float[Array, " limits"]
+
+
+def goal_of(request: Request) -> Goal:
+    """The goal of a request."""
+    limit = np.inf if request.max_tpot is None else request.max_tpot
+    return Goal(request.objective, np.float64(limit), np.float64(request.gpus))
+
+
+@in_x64
+def search(request: Request, tables: Tables, starts: int = STARTS) -> Found:
+    """Run every start of a request to its end. Deterministic in `request.seed`."""
+    key = jax.random.key(request.seed)
+    bounds, free = bounds_of(request.site), Free.of(request)
+    final, losses = _descend(random_starts(key, starts), tables, request.case(), bounds, free, goal_of(request))
+    order = np.argsort(np.nan_to_num(np.asarray(losses), nan=np.inf))
+    relaxed = jax.tree.map(lambda leaf: leaf[order], final)
+    cuts, cases = _mapped(relaxed, request.case(), bounds, free)
+    return Found(cuts, cases, losses[order])
+
+
+@eqx.filter_jit
+def _mapped(relaxed: Relaxed, case: Case, bounds: Bounds, free: Free) -> tuple[Cut, Case]:
+    return jax.vmap(lambda r: (cut_from(r, bounds), _filled(case_from(r, case, free))))(relaxed)
+
+
+def _filled(case: Case) -> Case:
+    return jax.tree.map(jnp.asarray, case)
+
+
+@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+def _descend(
+    starts: Relaxed, tables: Tables, case: Case, bounds: Bounds, free: Free, goal: Goal
+) -> tuple[Relaxed, Float[Array, " starts"]]:
+    """All starts in one vmap; returns their ends and the augmented losses of the last, sharpest step."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(_RATE, STEPS, alpha=0.1))
+
+    def priced(relaxed: Relaxed, tau: Scalar) -> tuple[Scalar, Float[Array, " limits"]]:
+        cut, posed = cut_from(relaxed, bounds), case_from(relaxed, case, free)
+        evaluation = evaluate(Smooth(tau), tables, cut, posed)
+        return goal.loss(evaluation), jnp.concatenate([goal.excess(evaluation, posed), rule_excess(cut, bounds)])
+
+    def lagrangian(relaxed: Relaxed, tau: Scalar, multipliers: Array) -> tuple[Scalar, Array]:
+        loss, excess = priced(relaxed, tau)
+        pushed = jnp.maximum(multipliers + _PENALTY * excess, 0.0)
+        return loss + ((pushed**2 - multipliers**2) / (2.0 * _PENALTY)).sum(), excess
+
+    def step(state: _State, index: Array) -> tuple[_State, None]:
+        tau = _FIRST_TAU * (_LAST_TAU / _FIRST_TAU) ** (index / (STEPS - 1.0))
+        descent = jax.value_and_grad(lagrangian, has_aux=True)
+        (loss, excess), slope = descent(state.relaxed, tau, state.multipliers)
+        slope = jax.tree.map(lambda g: jnp.nan_to_num(jnp.clip(g, -10.0, 10.0)), slope)
+        updates, moments = optimizer.update(slope, state.moments)
+        raised = jnp.maximum(state.multipliers + _PENALTY * excess, 0.0)
+        multipliers = jnp.where(index % _ROUND == _ROUND - 1, raised, state.multipliers)
+        return _State(optax.apply_updates(state.relaxed, updates), loss, moments, multipliers), None
+
+    def run(start: Relaxed) -> tuple[Relaxed, Scalar]:
+        state = _State(start, jnp.zeros(()), optimizer.init(start), jnp.zeros(_LIMITS))
+        end, _ = jax.lax.scan(step, state, jnp.arange(float(STEPS)))
+        return end.relaxed, end.loss
+
+    return jax.vmap(run)(starts)
+
+

@@ -1,0 +1,81 @@
+"""The articles' claims against the tool: what must hold, and the shape of the output."""
+
+import json
+
+import pytest
+
+from experiments.seed_claims.__main__ import main
+from experiments.seed_claims.claims import read_claims
+from experiments.seed_claims.evaluation import PREDICTORS, evaluate, evaluate_all
+
+CLAIMS = {claim.id: claim for claim in read_claims()}
+REQUIRED = [
+    c.id for c in CLAIMS.values() if c.seed in ("000", "003") and c.kind in ("bytes", "rule") and c.use == "check"
+]
+# Its second figure is a time (2.5 ms), which comes out at 2.83 ms and is not fitted; its bytes are tested by themselves.
+HALF_A_TIME = "M23"
+
+
+@pytest.mark.parametrize("name", [name for name in REQUIRED if name != HALF_A_TIME])
+def test_bytes_and_rules_hold(name):
+    row = evaluate(CLAIMS[name])
+    assert row.predicted is not None
+    assert row.passed, f"{name}: predicted {row.predicted}, expected {row.claim.value} within {row.claim.tolerance}"
+
+
+def test_the_bytes_of_a_sharded_draft_hold():
+    saved = PREDICTORS[HALF_A_TIME]().parts[0]
+    assert saved == pytest.approx(1.5, rel=0.10)  # 3.14 - 0.39 - 1.26 GiB
+
+
+@pytest.mark.parametrize("name", ["D05", "G15"])
+def test_numerics_hold(name):
+    assert evaluate(CLAIMS[name]).passed
+
+
+def test_the_table_is_complete():
+    assert set(PREDICTORS) <= set(CLAIMS), "a prediction without a claim"
+    unreached = {c.id for c in CLAIMS.values() if c.id not in PREDICTORS}
+    assert all(CLAIMS[name].use == "given" for name in unreached)
+
+
+def test_json_rows(capsys):
+    assert main(["--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in rows] == list(CLAIMS)
+    for row in rows:
+        assert list(row) == ["id", "kind", "use", "expected", "predicted", "error", "tolerance", "pass"]
+        if row["id"] not in PREDICTORS:
+            assert row["predicted"] is row["error"] is row["pass"] is None
+        else:
+            assert type(row["predicted"]) is type(row["expected"])
+        if row["use"] == "given":
+            assert row["pass"] is None
+    # fails today and is reported as it is: the exit status says nothing about claims
+    assert any(row["pass"] is False for row in rows)
+
+
+def test_claims_can_be_chosen(capsys):
+    assert main(["--json", "--seed", "003", "--kind", "rule"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["id"] for row in rows} == {c.id for c in CLAIMS.values() if c.seed == "003" and c.kind == "rule"}
+
+
+def test_the_table_is_printed(capsys):
+    assert main(["--seed", "000", "--kind", "bytes"]) == 0
+    shown = capsys.readouterr().out
+    assert "627048448" in shown
+    assert "failed: M23" in shown
+
+
+@pytest.mark.parametrize("arguments", [["--seed", "999"], ["--kind", "nothing"], ["--seed", "002", "--kind", "bytes"]])
+def test_a_bad_option_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_a_claim_that_is_not_reached_has_no_prediction():
+    (row,) = evaluate_all([CLAIMS["M18"]])
+    assert row.predicted is row.error is row.passed is None
