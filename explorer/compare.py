@@ -234,10 +234,11 @@ def _causes(a: _Side, b: _Side, names: Iterable[str]) -> str:
 
 def _longest(a: _Side, b: _Side, names: set[str] | None = None, kind: str | None = None) -> str:
     """The op whose time differs most among those of the names, or of a kind of layer on the main stream."""
-    apart: dict[str, float] = {}
-    for side, sign in ((a, -1.0), (b, 1.0)):
+    sums: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for side, spent in zip((a, b), sums, strict=True):
         for op in side.cost.ops:
             if op.stream is Stream.MAIN and kind in (None, op.layer_kind) and (names is None or op.name in names):
-                apart[op.name] = apart.get(op.name, 0.0) + sign * op.seconds_total
+                spent[op.name] = spent.get(op.name, 0.0) + op.seconds_total
+    apart = {name: y - x for name, x, y in _both(*sums)}
     largest = max(apart, key=lambda name: abs(apart[name]), default=None)
     return f"most: {largest} {apart[largest]:+.3g} s" if largest is not None and apart[largest] else ""

@@ -54,10 +54,10 @@ class Goal(eqx.Module):
 
 
 class Found(NamedTuple):
-    """Where the starts ended, best first: relaxed cuts and cases (leading axis: starts) and their losses."""
+    """Where the starts ended, best first: relaxed cuts (leading axis: starts), concurrencies, losses."""
 
     cuts: Cut
-    cases: Case
+    concurrency: Float[Array, " starts"]
     losses: Float[Array, " starts"]
 
 
@@ -82,17 +82,15 @@ def search(request: Request, tables: Tables, starts: int = STARTS) -> Found:
     final, losses = _descend(random_starts(key, starts), tables, request.case(), bounds, free, goal_of(request))
     order = np.argsort(np.nan_to_num(np.asarray(losses), nan=np.inf))
     relaxed = jax.tree.map(lambda leaf: leaf[order], final)
-    cuts, cases = _mapped(relaxed, request.case(), bounds, free)
-    return Found(cuts, cases, losses[order])
+    return Found(*_mapped(relaxed, request.case(), bounds, free), losses[order])
 
 
-@eqx.filter_jit
-def _mapped(relaxed: Relaxed, case: Case, bounds: Bounds, free: Free) -> tuple[Cut, Case]:
-    return jax.vmap(lambda r: (cut_from(r, bounds), _filled(case_from(r, case, free))))(relaxed)
+@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+def _mapped(relaxed: Relaxed, case: Case, bounds: Bounds, free: Free) -> tuple[Cut, Array]:
+    def one(r: Relaxed) -> tuple[Cut, Array]:
+        return cut_from(r, bounds), jnp.asarray(case_from(r, case, free).load.concurrency, dtype=float)
 
-
-def _filled(case: Case) -> Case:
-    return jax.tree.map(jnp.asarray, case)
+    return jax.vmap(one)(relaxed)
 
 
 @eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)

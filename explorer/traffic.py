@@ -57,10 +57,11 @@ def moved(books: Division) -> Iterator[Moved]:
             size = Expr((term,)).evaluate(books.numbers) * times
             if size:
                 names = frozenset(name for name, _ in term[0])
-                yield Moved(op.name, str(op.family), _matter(op, term[0]), float(size), names | op.share.names)
+                yield Moved(op.name, str(op.family), matter_of(op, term[0]), float(size), names | op.share.names)
 
 
-def _matter(op: Op, powers: Powers) -> Matter:
+def matter_of(op: Op, powers: Powers) -> Matter:
+    """What one product of a kernel's bytes is of."""
     if op.stream is Stream.GATHER:
         return Matter.STAGING
     counted = {name for name, power in powers if power > 0}

@@ -35,9 +35,11 @@ def in_x64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 # For `jit(compiler_options=...)` of cost-side programs, which are thousands of small ops on the CPU: without the fusion
-# emitters XLA compiles them in half the time to code as fast; a search, which runs once, gains from less optimisation.
-COMPILE_TO_RUN_OFTEN: Final = {"xla_cpu_use_fusion_emitters": False}
-COMPILE_TO_RUN_ONCE: Final = {**COMPILE_TO_RUN_OFTEN, "xla_backend_optimization_level": 1}
+# emitters XLA compiles them in half the time to code as fast (the option is gone in 0.11); a search, which runs once,
+# gains from less optimisation.
+_EMITTERS: Final = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
+COMPILE_TO_RUN_OFTEN: Final[dict[str, bool | int]] = {**_EMITTERS}
+COMPILE_TO_RUN_ONCE: Final[dict[str, bool | int]] = {**_EMITTERS, "xla_backend_optimization_level": 1}
 
 
 def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:

@@ -3,10 +3,13 @@
 What the articles state about themselves and the tool cannot know are inputs here, each with its source beside it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Final
+
+import numpy as np
+from jaxtyping import Float
 
 from explorer.evaluate import Tables
 from explorer.memory.budget import Memory
@@ -104,14 +107,14 @@ class Step:
         """Bytes that a rank sends (and receives) in one execution of an exchange."""
         return float(self.priced.parts.sent[self.ops[block, op]])
 
-    def total(self, each: Sequence[float], wanted: Wanted) -> float:
+    def total(self, each: Float[np.ndarray, " ops"], wanted: Wanted) -> float:
         """Sum over the step of a column of the ops for which `wanted(block, op)`, however often they run."""
         counts = self.priced.counts
         return sum(float(each[i] * counts[i]) for key, i in self.ops.items() if wanted(*key))
 
     def total_ms(self, wanted: Wanted) -> float:
         """Milliseconds a step of some ops."""
-        return self.total(self.priced.parts.seconds, wanted) * 1e3
+        return self.total(np.asarray(self.priced.parts.seconds), wanted) * 1e3
 
     def of_op(self, *ops: str) -> float:
         """Milliseconds a step of the ops with these names, the draft's left out."""

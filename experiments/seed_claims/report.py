@@ -46,9 +46,9 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _shown(predicted: float | str | None) -> str:
-    if not isinstance(predicted, float):
-        return predicted or "-"
-    return f"{predicted:.0f}" if predicted.is_integer() else f"{predicted:.4g}"
+    if predicted is None or isinstance(predicted, str):
+        return "-" if predicted is None else predicted
+    return f"{predicted:.0f}" if float(predicted).is_integer() else f"{predicted:.4g}"
 
 
 def _deviation(row: Row) -> str:

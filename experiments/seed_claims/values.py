@@ -50,6 +50,7 @@ class Value:
 
     parts: tuple[Part, ...]
     separators: tuple[str, ...]
+    text: str
 
     def write(self, predicted: Sequence[Predicted]) -> float | str:
         """The prediction in the shape of the value: a plain number where the value is one."""
@@ -64,13 +65,14 @@ class Value:
 
     @property
     def stated(self) -> float | str:
-        """The value itself, as `write` would give it."""
-        return self.write([_stated(part) for part in self.parts])
+        """The value itself: a number where it is one, else as it is printed."""
+        (first, *others) = self.parts
+        return first.numbers[0] if first.template == "{}" and not others else self.text
 
 
 def parse_value(text: str) -> Value:
     """Read a value; words are kept as they are."""
-    return Value(tuple(map(_part, _SEPARATOR.split(text))), tuple(_SEPARATOR.findall(text)))
+    return Value(tuple(map(_part, _SEPARATOR.split(text))), tuple(_SEPARATOR.findall(text)), text)
 
 
 def _part(text: str) -> Part:
@@ -81,12 +83,6 @@ def _part(text: str) -> Part:
     if match := _BOUND.fullmatch(text):
         return Part("below {}", (float(match[2]),), _decimals(match[2]), bound=True)
     return Part(text)
-
-
-def _stated(part: Part) -> Predicted:
-    if not part.numbers:
-        return part.template
-    return (part.numbers[0], part.numbers[1]) if len(part.numbers) == 2 else part.numbers[0]
 
 
 def _decimals(number: str) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from fractions import Fraction
 
+import numpy as np
+
 from experiments.seed_claims.answer import Answer, Topic, answer, holds
 from experiments.seed_claims.article import BOTH, DP2, DP16, FULL, Deployment, step, tables
 from explorer.load_peak import loading
@@ -29,7 +31,7 @@ def largest_layer(deployment: Deployment) -> float:
 def gathered_bytes(deployment: Deployment, block: str = "") -> float:
     """Bytes that a rank receives in a step by weight gathers of the blocks whose name starts so."""
     priced = step(deployment, FULL)
-    return priced.total(priced.priced.parts.sent, lambda b, op: op == GATHER and b.startswith(block))
+    return priced.total(np.asarray(priced.priced.parts.sent), lambda b, op: op == GATHER and b.startswith(block))
 
 
 def exact(expression: Expr, deployment: Deployment) -> Fraction:

@@ -76,7 +76,9 @@ def plot_folder(path: str | None) -> pathlib.Path | None:
             pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"plot {path!r}: cannot write there ({reason}); give a folder that you may write to") from None
+        raise OutputError(
+            f"plot {path!r}: cannot write there ({reason}); give a folder that you may write to"
+        ) from None
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-
 from explorer.report.common import NOTHING
 from explorer.report.sheet import Sheet
 from hw.figures import Figure, Provenance
@@ -14,7 +13,9 @@ def models_table(models: Sequence[Model]) -> Sheet:
     """Sizes of each model; weights at the precision that its config states."""
     words = ("model", "layers", "formats")
     head = ("model", "layers", "params 10^9", "weights", "context", "formats")
-    drawn = Sheet("Models", *head, left=words, spare=("formats", "context"), caption="formats of attention, experts and KV")
+    drawn = Sheet(
+        "Models", *head, left=words, spare=("formats", "context"), caption="formats of attention, experts and KV"
+    )
     for model in models:
         kinds = "\n".join(f"{n} {kind.label}" for kind, n in zip(model.kinds, model.kind_counts, strict=True))
         formats = ", ".join(dict.fromkeys(model.precision[part].name for part in ("attention", "experts", "kv")))

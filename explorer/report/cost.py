@@ -57,8 +57,8 @@ def ops_table(document: Document) -> Sheet:
     ordered = sorted(document["ops"], key=lambda op: -op["seconds_total"])
     words = ("op", "layer kind", "stream", "bound by", "provenance")
     drawn = Sheet(
-        "Longest ops", "op", "layer kind", "stream", "count", "each us", "total ms", "bound by", "provenance", left=words,
-        spare=("stream", "provenance", "count"),
+        "Longest ops", "op", "layer kind", "stream", "count", "each us", "total ms", "bound by", "provenance",
+        left=words, spare=("stream", "provenance", "count"),
     )  # fmt: skip
     for op in ordered[:_OPS]:
         drawn.add(

@@ -5,7 +5,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from explorer.report.common import (
-    NOTHING,
+    GROUPS,
     Document,
     Keys,
     by_group,
@@ -35,13 +35,16 @@ def _best(best: Document, objective: str) -> RenderableType:
     rows = [
         ("step", f"{ms(best['step_seconds'])} ms (range {span(best['step_seconds_range'])} ms)"),
         *([("TPOT", f"{ms(best['tpot_seconds'])} ms")] if best["tpot_seconds"] is not None else []),
+        ("runs", f"{best['concurrency']:,} requests at once"),
         ("output" if best["tokens_per_second_per_user"] is not None else "input", _rates(best)),
         *memory_facts(best["memory"]),
-        ("binds", binding_sentence(best)),
+        ("binds", best["binding"]),
     ]
     title = f"best by {objective}" + ("" if best["feasible"] else " - DOES NOT FIT")
     body = Group(Keys(best["layout_text"], style="bold green" if best["feasible"] else "bold red"), facts(rows))
-    return Panel(body, title=title, title_align="left", border_style="green" if best["feasible"] else "red")
+    return Panel(
+        body, title=title, title_align="left", border_style="green" if best["feasible"] else "red", expand=False
+    )
 
 
 def _rates(candidate: Document) -> str:
@@ -55,21 +58,15 @@ def _rates(candidate: Document) -> str:
 
 
 def memory_facts(held: Document) -> list[tuple[str, str]]:
-    """What one GPU holds and what that admits, in two or three lines."""
-    groups = held.get("groups") or by_group(held.get("lines", ()))
-    parts = [f"{name} {gib(size)}" for name, size in groups.items() if size]
+    """What one GPU holds and what that admits, in three lines."""
+    parts = [f"{GROUPS.get(name, name)} {gib(size)}" for name, size in by_group(held["lines"]).items() if size]
     tokens = f"{held['kv_tokens_per_rank']:,} tokens a rank, {held['kv_tokens_instance']:,} the instance"
     return [
-        *([("GiB a GPU", ", ".join(parts))] if parts else []),
+        ("GiB a GPU", ", ".join(parts)),
         ("KV pool", tokens),
         ("admits", f"{held['max_running_requests']:,} requests (limit: {held['binding_clamp']}), "
          f"longest context {held['longest_context']:,}"),
     ]  # fmt: skip
-
-
-def binding_sentence(candidate: Document) -> str:
-    """What binds, as the document says it."""
-    return str(candidate["binding"] or NOTHING)
 
 
 def candidates_table(candidates: list[Document], best: str) -> Sheet:
@@ -77,7 +74,9 @@ def candidates_table(candidates: list[Document], best: str) -> Sheet:
     head = ("", "layout", "step ms", "tok/s", "tok/s/GPU", "tok/s/user", "KV Mtokens", "binds")
     hidden = len(candidates) - _SHOWN
     caption = f"{hidden} more with --json" if hidden > 0 else None
-    drawn = Sheet("Candidates", *head, left=("", "binds"), wraps=("layout",), spare=("tok/s", "KV Mtokens"), caption=caption)
+    drawn = Sheet(
+        "Candidates", *head, left=("", "binds"), wraps=("layout",), spare=("tok/s", "KV Mtokens"), caption=caption
+    )
     for candidate in candidates[:_SHOWN]:
         marked = candidate["layout_text"] == best
         drawn.add(
@@ -88,7 +87,7 @@ def candidates_table(candidates: list[Document], best: str) -> Sheet:
             number(candidate["tokens_per_second_per_gpu"]),
             number(candidate["tokens_per_second_per_user"]),
             f"{candidate['memory']['kv_tokens_instance'] / 1e6:,.2f}",
-            str(candidate["binding"] or NOTHING) if candidate["feasible"] else "does not fit",
+            candidate["binding"].partition(",")[0] if candidate["feasible"] else "does not fit",
             style="bold" if marked else ("" if candidate["feasible"] else "dim"),
         )
     return drawn

@@ -41,10 +41,12 @@ def test_the_sweep_agrees_with_one_layout_at_a_time(document):
             assert rows[context, running]["step_ms"][deployment.name] == pytest.approx(alone, rel=1e-9)
 
 
-def test_the_sweep_compiles_once(document):
-    before = kimi_k3_decode._sweep._cached._cache_size()
-    sweep()
-    assert kimi_k3_decode._sweep._cached._cache_size() == before
+def test_the_sweep_compiles_once(document, monkeypatch):
+    """All points are one call, and a second sweep traces nothing: tracing would call `evaluate`."""
+    calls = []
+    monkeypatch.setattr(kimi_k3_decode, "evaluate", lambda *given: calls.append(given))
+    assert sweep() == document
+    assert not calls
 
 
 def test_what_the_articles_say_of_the_trend(document):

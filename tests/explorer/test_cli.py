@@ -15,7 +15,8 @@ from explorer.cli import main
 from tests.explorer.bad_input import CASES, FILES, Bad
 
 ROOT = pathlib.Path(__file__).parents[2]
-DP2 = "--model kimi-k3@article --hardware b200 --gpus 16 --context 100000 --concurrency 64 --layout attn_dp=2,dcp=8,ep=16"
+ASK = "--model kimi-k3@article --hardware b200 --gpus 16 --context 100000 --concurrency 64"
+DP2 = f"{ASK} --layout attn_dp=2,dcp=8,ep=16"
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +33,11 @@ def run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str
     return status, streams.out, streams.err
 
 
-def shell(command: str, **options: object) -> subprocess.CompletedProcess[str]:
+def shell(command: str) -> subprocess.CompletedProcess[str]:
     start = "import sys; from explorer.cli import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", start, *shlex.split(command)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"COLUMNS": "100"}, **options,
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"COLUMNS": "100"},
     )  # fmt: skip
 
 
@@ -125,10 +126,10 @@ def test_catalogues(command: str, expected: str, capsys: pytest.CaptureFixture[s
     assert expected in out
 
 
-@pytest.mark.parametrize(("command", "schema"), [("cost", "cost/1"), ("memory", "memory/1"), ("sensitivity", "sensitivity/1")])
-def test_json_is_one_document_alone_on_stdout(
-    command: str, schema: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("command", "schema"), [("cost", "cost/1"), ("memory", "memory/1"), ("sensitivity", "sensitivity/1")]
+)
+def test_json_is_one_document_alone_on_stdout(command: str, schema: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(f"{command} {DP2} --json", capsys)
     document = json.loads(out, parse_constant=pytest.fail)
     assert status == 0

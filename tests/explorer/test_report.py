@@ -7,9 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from rich.console import Console, RenderableType
 
 from explorer.report import compare, cost, memory, plan, sensitivity
@@ -63,9 +66,7 @@ def test_fits_the_terminal_and_has_no_codes_in_a_pipe(document: Document, width:
 @pytest.mark.parametrize("document", ALL, ids=lambda document: document["schema"])
 def test_head_repeats_the_question(document: Document) -> None:
     head = text(DRAW[document["schema"]](document)).splitlines()[0]
-    assert head.rstrip() == (
-        "toy + mtp | 16 x b200 | decode, context 100,000 | concurrency 64 | verify 5 | accept 3.5"
-    )
+    assert head.rstrip() == ("toy + mtp | 16 x b200 | decode, context 100,000 | concurrency 64 | verify 5 | accept 3.5")
 
 
 def test_markup_in_a_name_is_text() -> None:
@@ -110,9 +111,7 @@ def test_cost_by_kind_and_op() -> None:
     assert rows(kinds, "KDA + MoE") == [["KDA + MoE", "1", "2.00", "3.00", "1.00", "60.0", "3.000"]]
     assert rows(kinds, "sum") == [["sum", "2", "4.00", "3.00", "1.00", "100.0"]]
     ops = drawn[drawn.index("Longest ops") :]
-    assert rows(ops, "mla_decode") == [
-        ["mla_decode", "MLA + MoE", "main", "1", "1,900.0", "1.90", "compute", "fitted"]
-    ]
+    assert rows(ops, "mla_decode") == [["mla_decode", "MLA + MoE", "main", "1", "1,900.0", "1.90", "compute", "fitted"]]
 
 
 def test_ops_beyond_the_longest_are_summed() -> None:
@@ -150,9 +149,7 @@ def test_sensitivity_is_ordered_by_strength() -> None:
 
 def test_compare_converts_by_unit() -> None:
     drawn = text(compare.draw(COMPARE))
-    assert rows(drawn, "staging written") == [
-        ["staging written", "48.411", "14.772", "-33.639", "GB", "attn_tp 1 / 8"]
-    ]
+    assert rows(drawn, "staging written") == [["staging written", "48.411", "14.772", "-33.639", "GB", "attn_tp 1 / 8"]]
     assert rows(drawn, "KV pool") == [["KV pool", "41.10", "34.60", "-6.50", "GiB", "slots 33 / 209"]]
     assert rows(drawn, "KV tokens a rank")[0][1:5] == ["3,192,000", "2,687,000", "-505,000", "tokens"]
     assert rows(drawn, "step  ") == [["step", "78.80", "68.50", "-10.30", "ms", "most: qkv_proj"]]
@@ -217,20 +214,25 @@ def test_timeline_shows_the_wait() -> None:
 
 def test_memory_bars_add_up_to_what_is_free() -> None:
     axes = drawn_figure(memory_bars, MEMORY).axes[0]
-    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(157.5)
-    assert axes.lines[0].get_xdata()[0] == pytest.approx(MEMORY["free_bytes"] / GIB)
+    assert sum(widths(axes)) == pytest.approx(157.5)
+    assert np.asarray(axes.lines[0].get_path().vertices)[0, 0] == pytest.approx(MEMORY["free_bytes"] / GIB)
 
 
 def test_a_pool_that_is_short_is_no_bar_to_the_left() -> None:
     document = copy.deepcopy(MEMORY)
     document["lines"][5]["bytes"] *= -1
-    assert min(bar.get_width() for bar in drawn_figure(memory_bars, document).axes[0].patches) >= 0
+    assert min(widths(drawn_figure(memory_bars, document).axes[0])) >= 0
 
 
 def test_candidates_are_points_and_the_best_a_star() -> None:
     axes = drawn_figure(candidates, PLAN).axes[0]
-    points = {tuple(point) for group in axes.collections for point in group.get_offsets().tolist()}
+    points = {tuple(point) for group in axes.collections for point in np.asarray(group.get_offsets()).tolist()}
     assert points == {(50.0, 42.992), (80.0, 51.1), (90.0, 1.0)}
+
+
+def widths(axes: Axes) -> list[float]:
+    """Of the bars of a picture."""
+    return [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
 
 
 def _rgba(colour: str) -> tuple[float, ...]:

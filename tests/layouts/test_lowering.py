@@ -92,7 +92,7 @@ def test_bytes_are_whole_in_the_exact_arithmetic_and_real_in_the_smooth_one(name
 
 NAMES = ("a", "b", "c")
 TERMS = st.tuples(
-    st.fractions(-1000, 1000, max_denominator=64).filter(bool), st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 3))
+    st.fractions(-1000, 1000, max_denominator=64).filter(bool), st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 2))
 )
 
 
@@ -106,12 +106,12 @@ def _expression(terms: list[tuple[Fraction, dict[str, int]]]) -> Expr:
     )
 
 
-@given(st.lists(st.lists(TERMS, max_size=3).map(_expression), min_size=1, max_size=4), st.tuples(*[st.integers(1, 500)] * 3))
-@settings(max_examples=30)
+@given(st.lists(st.lists(TERMS, max_size=3).map(_expression), max_size=12), st.tuples(*[st.integers(1, 60)] * 3))
+@settings(max_examples=5)
 def test_any_table_of_expressions(table: list[Expr], numbers: tuple[int, int, int]) -> None:
     """Equal expressions, zero, negative coefficients and negative powers included; not compiled, as every table differs."""
     named = dict(zip(NAMES, numbers, strict=True))
-    table = [*table, ZERO, table[0]]
+    table = [*table, ZERO, *table[:1]]
     with x64():
         lowered = Lowered(table)
         assert lowered.whole(as_floats(named)).tolist() == [e.bytes(named) for e in table]

@@ -1,0 +1,147 @@
+"""`docs/json.md` and the documents name the same keys; its examples are JSON of the same shape."""
+
+import functools
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from explorer.compare import compare
+from explorer.cost import cost
+from explorer.ledger import ledger
+from explorer.plan import plan
+from explorer.request import Request, make_request
+from explorer.sensitivity import sensitivity
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "json.md"
+COMMON = "every document"
+SOMETIMES = {"reason", "remedy"}  # only of a layout that does not fit
+DP2, DP16 = "attn_dp=2,dcp=8,ep=16", "attn_dp=16,ep=16"
+Document = dict[str, Any]
+
+
+def _plan() -> Document:
+    return plan(make_request("llama-3.1-8b", "h100", 8, context=4096, concurrency=16)).document()
+
+
+def _memory() -> Document:
+    """Of a layout that fits, with the keys that only one that does not fit has."""
+    request = _request()
+    tight = make_request("llama-3.1-70b", "h100", 1, context=4096, concurrency=16)
+    short = ledger(tight, tight.layout("attn_tp=1")).document()
+    return ledger(request, request.layout(DP2)).document() | {key: short[key] for key in SOMETIMES}
+
+
+def _request() -> Request:
+    return make_request("kimi-k3@article", "b200", 16, context=100_000, concurrency=64)
+
+
+def _compare() -> Document:
+    request = _request()
+    return compare(request, request.layout(DP16), request.layout(DP2)).document()
+
+
+MAKE: dict[str, Callable[[], Document]] = {
+    "plan/1": _plan,
+    "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
+    "memory/1": _memory,
+    "sensitivity/1": lambda: sensitivity(_request(), _request().layout(DP2)).document(),
+    "compare/1": _compare,
+}
+
+
+@functools.cache
+def document_of(schema: str) -> Document:
+    return MAKE[schema]()
+
+
+@functools.cache
+def described() -> dict[tuple[str, ...], set[str]]:
+    """Keys of each table, by the backticked words of the heading above it."""
+    tables: dict[tuple[str, ...], set[str]] = {}
+    heading: tuple[str, ...] = ()
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            heading = tuple(re.findall(r"`([^`]+)`", line))
+        elif match := re.match(r"\| `([^`]+)` \|", line):
+            tables.setdefault(heading, set()).add(match[1])
+    return tables
+
+
+def objects(value: Any) -> Iterator[Document]:
+    """The objects that a table describes: the value itself, the entries of a list, of a mapping of objects."""
+    if isinstance(value, list):
+        yield from value
+    elif isinstance(value, dict) and value and all(isinstance(entry, dict) for entry in value.values()):
+        yield from value.values()
+    else:
+        yield value
+
+
+@pytest.mark.parametrize("schema", MAKE)
+def test_keys_of_a_document(schema: str) -> None:
+    document = document_of(schema)
+    assert document["schema"] == schema
+    assert set(document) == described()[(COMMON,)] | described()[(schema,)]
+    for part in ("request", "versions"):
+        assert set(document[part]) == described()[(part,)]
+
+
+@pytest.mark.parametrize("path", sorted(path for path in described() if len(path) == 2), ids="/".join)
+def test_keys_of_a_part(path: tuple[str, str]) -> None:
+    schema, part = path
+    found = list(objects(document_of(schema)["candidates" if part == "best" else part]))
+    assert found
+    for entry in found:
+        assert set(entry) == described()[path]
+
+
+def test_candidates_hold_the_keys_of_a_ledger() -> None:
+    inner = described()[("memory/1",)] - {"layout", "layout_text"}
+    for candidate in document_of("plan/1")["candidates"]:
+        assert set(candidate["memory"]) == inner - SOMETIMES
+
+
+@pytest.mark.parametrize("schema", MAKE)
+def test_keys_of_a_layout(schema: str) -> None:
+    document = document_of(schema)
+    holders = [h for h in (document, document.get("a"), document.get("b"), document.get("best")) if h and "layout" in h]
+    assert holders
+    for holder in holders:
+        assert set(holder["layout"]) == described()[("layout",)]
+
+
+@pytest.mark.parametrize("schema", MAKE)
+def test_every_object_of_a_document_is_described(schema: str) -> None:
+    """No part without a table: `candidates` and `b` are like `best` and `a`, `precision` maps names to names."""
+    known = {path[-1] for path in described()} | {"precision", "candidates", "b"}
+    nested = {key for key, value in document_of(schema).items() if isinstance(value, dict | list)}
+    assert nested - {"step_seconds_range", "notes"} <= known
+
+
+@pytest.mark.parametrize("schema", MAKE)
+def test_documents_survive_json(schema: str) -> None:
+    document = document_of(schema)
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def test_examples_are_cut_from_documents() -> None:
+    """Each example names a schema and holds nothing that such a document lacks."""
+    blocks = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    examples = [json.loads(block) for block in blocks]
+    assert [example["schema"] for example in examples] == list(MAKE)
+    for example in examples:
+        subset(example, document_of(example["schema"]))
+
+
+def subset(example: Any, whole: Any) -> None:
+    if isinstance(example, dict):
+        assert set(example) <= set(whole)
+        for key, value in example.items():
+            subset(value, whole[key])
+    elif isinstance(example, list) and example and isinstance(example[0], dict):
+        for entry in example:
+            subset(entry, whole[0])
