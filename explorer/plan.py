@@ -127,6 +127,11 @@ def _concurrency(request: Request, found: Found, ends: Int[np.ndarray, " rows"])
     return np.maximum(np.asarray(found.concurrency)[ends].astype(np.int64), 1)
 
 
+def exact_losses(request: Request, tables: Tables, goal: Goal, space: Space) -> Float[np.ndarray, " rows"]:
+    """The goal's loss of each layout of a space at the request's concurrency; infinite where a limit is broken."""
+    return _evaluated(request, tables, goal, space, np.full(len(space), request.concurrency or 1)).loss
+
+
 def _evaluated(
     request: Request, tables: Tables, goal: Goal, space: Space, concurrency: Int[np.ndarray, " rows"]
 ) -> _Pool:

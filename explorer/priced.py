@@ -5,7 +5,7 @@ Compiled once a model; the results are NumPy throughout.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from explorer.request import Request
 from explorer.schedule import Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Exact
-from hw.compat import in_x64
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.machine import Machine
 from hw.time import CollectiveTerms, ComputeTerms, collective_terms, compute_terms
 from hw.work import sent_bytes
@@ -27,9 +27,6 @@ from layouts.cut import Cut, cut_of
 from layouts.layout import Layout
 
 Scalar = Float[Array, ""]
-
-# The program runs once on a few hundred numbers: what the compiler would spend on speed is never earned back.
-QUICK: Final = {"xla_backend_optimization_level": 0}
 
 
 class Parts(eqx.Module):
@@ -145,7 +142,7 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
     )
 
 
-@jax.jit(compiler_options=QUICK)
+@jax.jit(compiler_options=COMPILE_TO_RUN_ONCE)
 def _price(case: Case, tables: Tables, cut: Cut) -> Any:
     ar, parts = Exact(), parts_of(case, tables, cut)
 

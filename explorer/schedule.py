@@ -1,16 +1,23 @@
 """When the ops of a step run: streams beside each other, a layer waits for its stream and for its inputs.
 
-The gather of position i + 1 is issued when position i may start. It has the gather stream to itself once gather i is
-done, and its staging buffer (one of two) is free once position i - 1 is done; position i starts at the later of the
-same two moments. Both times cancel: the main stream waits max(0, gather[i + 1] - main[i]) before position i + 1, and
-the recurrence of max and + becomes a sum (`tests/explorer/test_schedule.py` replays it event by event).
+A gather is issued when the gathering position before it may start, or, where positions without weights of their own
+stand between them (logits, the commit of states), up to three positions ahead: article 000 calls the draft's first
+gather hoisted. By then the gather stream is free, for that earlier gather is done, and so is one of the two staging
+buffers, whose reader came still earlier. So all times before cancel: the main stream waits for what a gather takes
+longer than the work since it was issued, and the recurrence of max and + becomes a sum
+(`tests/explorer/test_schedule.py` replays it event by event).
 """
+
+from typing import Final
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from hw.arithmetic import Arithmetic
+
+
+_AHEAD: Final = 3  # positions that a gather may be issued ahead of its own
 
 
 class Schedule(eqx.Module):
@@ -33,9 +40,23 @@ class Schedule(eqx.Module):
 
 
 def schedule(
-    ar: Arithmetic, main: Float[Array, " positions"], gather: Float[Array, " positions"], host: Float[Array, ""]
+    ar: Arithmetic,
+    main: Float[Array, " positions"],
+    gather: Float[Array, " positions"],
+    gathers: Float[Array, " positions"],
+    host: Float[Array, ""],
 ) -> Schedule:
-    """Lay the positions of a step out in time. The first position's own weights are not overlapped by anything."""
-    cover = jnp.concatenate([jnp.zeros(1, main.dtype), main[:-1]])
+    """Lay the positions of a step out in time; `gathers` is 1 at those that gather weights, 0 at others.
+
+    The first position's own weights are not overlapped by anything.
+    """
+    cover = jnp.zeros_like(main)
+    for back in range(_AHEAD, 0, -1):
+        cover = _shifted(main, back) + (1.0 - _shifted(gathers, back)) * cover
     wait = ar.maximum(gather, cover) - cover
     return Schedule(main, gather, wait, host, ar.maximum(main.sum() + wait.sum(), host))
+
+
+def _shifted(column: Float[Array, " positions"], back: int) -> Float[Array, " positions"]:
+    """What the position `back` before each one has; nothing before the first."""
+    return jnp.concatenate([jnp.zeros(back, column.dtype), column[:-back]])[: len(column)]

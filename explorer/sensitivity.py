@@ -18,9 +18,9 @@ from jaxtyping import Array, Float
 from explorer.cost import HOST_WORK
 from explorer.documents import Document, Schema, heading, layout_entry, plain
 from explorer.evaluate import Case, Tables
-from explorer.priced import QUICK, Parts, Timed, parts_of
+from explorer.priced import Parts, Timed, parts_of
 from explorer.request import Request
-from hw.compat import in_x64
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.machine import Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 from layouts.cut import Cut, cut_of
@@ -96,7 +96,7 @@ def gradient(request: Request, layout: Layout, tables: Tables) -> tuple[Timed, C
     return Timed(request, layout, tables, parts), slopes
 
 
-@jax.jit(compiler_options=QUICK)
+@jax.jit(compiler_options=COMPILE_TO_RUN_ONCE)
 @partial(jax.value_and_grad, has_aux=True)
 def _step_and_slopes(case: Case, tables: Tables, cut: Cut) -> tuple[Array, Parts]:
     parts = parts_of(case, tables, cut)

@@ -37,6 +37,7 @@ class StepTable(eqx.Module):
     block: Int[np.ndarray, " ops"]
     gathers: Float[np.ndarray, " ops"]
     sequence: Int[np.ndarray, " positions"]
+    gathering: Float[np.ndarray, " positions"]
 
     def __init__(self, step: StepBlocks):
         ops = [(i, op) for i, block in enumerate(step.blocks) for op in block.ops]
@@ -54,6 +55,7 @@ class StepTable(eqx.Module):
         self.block = np.array([i for i, _ in ordered], np.int64)
         self.gathers = np.array([float(op.stream is Stream.GATHER) for _, op in ordered])
         self.sequence = np.array(step.sequence, np.int64)
+        self.gathering = np.isin(self.sequence, self.block[self.gathers > 0]).astype(np.float64)
 
     def work(self, values: Values) -> tuple[Work, Float[Array, " kernels"]]:
         """FLOPs, bytes and CTAs of every kernel, and the share that each takes in the step."""
@@ -83,15 +85,16 @@ class StepTable(eqx.Module):
         layers = window(cut.sharded_first, cut.sharded_last, len(self.target))
         share = share.at[self.target.start : self.target.stop].set(layers)
         share = share.at[self.draft.start : self.draft.stop].set(cut.sharded_draft)
-        return share * jnp.clip(jnp.log2(cut.weight_shard), 0.0, 1.0)
+        return share * self.gathering * jnp.clip(jnp.log2(cut.weight_shard), 0.0, 1.0)
 
     def schedule(
         self, ar: Arithmetic, seconds: Float[Array, " ops"], cut: Cut, host: Float[Array, ""]
     ) -> Schedule:
         """Op times summed into blocks, blocks laid out in the order of the step."""
         main = self._by_block(seconds * (1.0 - self.gathers))[self.sequence]
-        gather = self._by_block(seconds * self.gathers)[self.sequence] * self.gather_share(cut)
-        return schedule(ar, main, gather, host)
+        share = self.gather_share(cut)
+        gather = self._by_block(seconds * self.gathers)[self.sequence] * share
+        return schedule(ar, main, gather, share, host)
 
     def _by_block(self, seconds: Float[Array, " ops"]) -> Float[Array, " blocks"]:
         member = (self.block[None, :] == np.arange(len(self.block_names))[:, None]).astype(np.float64)

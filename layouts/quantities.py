@@ -183,7 +183,10 @@ def _prefix_tokens(ar: Arithmetic, load: Load, traits: Traits) -> Values:
 
 
 def _ctas(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: Scalar) -> Scalar:
-    """Grid of the split-KV decode kernel: (2, requests x row tiles, splits), sized for the captured batch."""
+    """CTAs with work of the split-KV decode kernel's grid (2, requests x row tiles, splits).
+
+    The captured batch sizes grid and splits; the CTAs of its padding find one token and are gone at once.
+    """
     heads = traits.heads * values["dcp"] / values["attn_tp"]
     tiles = query_tiles(ar, heads, values["verify"])
     return 2.0 * values["requests"] * tiles * split_kv(ar, sms, values["batch"], tiles)

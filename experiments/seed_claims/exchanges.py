@@ -7,7 +7,7 @@ from experiments.seed_claims.article import BOTH, DP2, DP16, FULL, Deployment, S
 from experiments.seed_claims.weights import GATHER
 from hw.units import GB, GIB
 
-KDA, MLA, DRAFT = "KDA + LatentMoE", "MLA + LatentMoE", "draft GQA + dense"
+KDA, MLA, DRAFT = "KDA + LatentMoE", "MLA + LatentMoE", "draft GQA window + dense"
 LOW, HIGH = 64, 256  # instance concurrency: 4 and 16 requests a card
 COPY = "weight_local_copy"
 HOISTED = "the first draft layer's gather runs before the graph, beside the commit of the states"

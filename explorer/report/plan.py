@@ -102,5 +102,7 @@ def search_sentence(search: Document, best: Document) -> str:
     if search["space"] is None:
         return f"{did} The space was not enumerated: the answer is not certified."
     regret = "unknown" if search["regret"] is None else f"{100 * search['regret']:.2f} %"
+    times = search["enumerated"] // max(search["space"], 1)
+    at = f" at {times} concurrencies" if times > 1 else ""
     end = "the best layout is certified." if best["certified"] else "the best layout is not certified."
-    return f"{did} All {search['space']:,} valid layouts were evaluated: regret of the gradient {regret}; {end}"
+    return f"{did} All {search['space']:,} valid layouts were evaluated{at}: regret of the gradient {regret}; {end}"

@@ -6,10 +6,11 @@ from hw.work import Family, Rate
 from layouts.combine.work import combine
 from layouts.expression import Expr
 from layouts.gqa.shape import GQA
-from layouts.op import Op, gemms
+from layouts.op import Op, elementwise, gemms
 from layouts.symbols import (
     ATTN_TP,
     DCP,
+    KV_HEAD_RANKS,
     KV_TOKENS,
     PREFIX_TOKENS,
     ROWS,
@@ -26,14 +27,21 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     """Ops of a decode or verify step."""
     tokens = WINDOW_TOKENS if gqa.window else KV_TOKENS
     core = _core("gqa_decode", gqa, precision, DCP * gqa.heads / ATTN_TP, tokens * VERIFY, tokens)
-    return (*gemms(tensors, precision), core, *combine(gqa.heads, gqa.head_dim, gqa.head_dim, False))
+    exchanges = combine(gqa.heads, gqa.head_dim, gqa.head_dim, False)
+    return (*gemms(tensors, precision), _prepare(gqa), core, *exchanges)
 
 
 def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a prefill chunk; a window bounds the keys of a row at the window."""
     seen = WINDOW_PREFIX_TOKENS if gqa.window else PREFIX_TOKENS
     core = _core("gqa_prefill", gqa, precision, gqa.heads / ATTN_TP, ROWS * seen, KV_TOKENS)
-    return (*gemms(tensors, precision), core)
+    return (*gemms(tensors, precision), _prepare(gqa), core)
+
+
+def _prepare(gqa: GQA) -> Op:
+    """Norm and rotation of queries and keys, and the write of keys and values: each value read and written once."""
+    queries, pairs = ROWS * gqa.heads / ATTN_TP, ROWS * (2 * gqa.kv_heads) / KV_HEAD_RANKS
+    return elementwise("gqa_prepare", (queries + pairs) * (2 * _BF16 * gqa.head_dim))
 
 
 def _core(name: str, gqa: GQA, precision: Precision, heads: Expr, keys: Expr, tokens: Expr) -> Op:

@@ -6,7 +6,7 @@ from hw.work import Family, Rate
 from layouts.combine.work import combine
 from layouts.dsa.work import decode_scores, prefill_scores
 from layouts.mla.shape import MLA
-from layouts.op import Op, gemms
+from layouts.op import Op, elementwise, gemms
 from layouts.symbols import (
     ATTENTION_CTAS,
     ATTN_TP,
@@ -27,7 +27,8 @@ def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     """Ops of a decode or verify step, without the residual around them."""
     projections = gemms(tensors, precision)
     index = decode_scores(mla.indexer) if mla.indexer else ()
-    return (*projections, *index, _attention(mla, precision), *combine(mla.heads, mla.kv_values, mla.kv_lora, True))
+    exchanges = combine(mla.heads, mla.kv_values, mla.kv_lora, True)
+    return (*projections, _prepare(mla), *index, _attention(mla, precision), *exchanges)
 
 
 def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -43,7 +44,13 @@ def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
         flops=ROWS * keys * (2 * mla.heads * width) / ATTN_TP,
         bytes=KV_TOKENS * mla.kv_bytes(precision["kv"].name) + ROWS * (2 * _BF16 * mla.heads * width) / ATTN_TP,
     )
-    return (*gemms(tensors, precision), *index, core)
+    return (*gemms(tensors, precision), _prepare(mla), *index, core)
+
+
+def _prepare(mla: MLA) -> Op:
+    """Norms, rotation, absorbed queries packed for the kernel, and the write of the latent (article 000, mla_prepare)."""
+    heads = DCP * mla.heads / ATTN_TP
+    return elementwise("mla_prepare", ROWS * heads * (2 * _BF16 * mla.kv_values) + ROWS * (2 * _BF16 * mla.kv_values))
 
 
 def _attention(mla: MLA, precision: Precision) -> Op:

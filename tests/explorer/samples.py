@@ -130,9 +130,11 @@ def _candidate(layout: Document, step: float, tokens: int, feasible: bool = True
     held = {key: MEMORY[key] for key in ("feasible", "budget_bytes", "free_bytes", "kv_tokens_per_rank",
                                          "max_running_requests", "binding_clamp", "longest_context")}  # fmt: skip
     return {
-        **layout, "step_seconds": step, "step_seconds_range": [0.9 * step, 1.2 * step], "tpot_seconds": step / 3.5, "concurrency": 64,
+        **layout, "concurrency": 64,
+        "step_seconds": step, "step_seconds_range": [0.9 * step, 1.2 * step], "tpot_seconds": step / 3.5,
         "tokens_per_second": 224 / step, "tokens_per_second_per_gpu": 14 / step,
-        "tokens_per_second_per_user": 3.5 / step, "feasible": feasible, "binding": "HBM bandwidth, 41 % of the step", "certified": True,
+        "tokens_per_second_per_user": 3.5 / step, "feasible": feasible,
+        "binding": "HBM bandwidth, 41 % of the step", "certified": True,
         "memory": {**held, "kv_tokens_instance": tokens, "lines": MEMORY["lines"]},
     }  # fmt: skip
 
@@ -145,8 +147,8 @@ PLAN: Final[Document] = {
         _candidate(DP16, 80e-3, 51100000),
         _candidate({"layout": {}, "layout_text": "attn_tp=16,ep=16,vocab_tp=8"}, 90e-3, 1000000, feasible=False),
     ],
-    "search": {"space": 1234, "exact_evaluations": 32, "enumerated": 1234, "starts": 16, "gradient_steps": 200, "regret": 0.0,
-               "seconds": 2.5},
+    "search": {"space": 1234, "exact_evaluations": 32, "enumerated": 1234, "starts": 16, "gradient_steps": 200,
+               "regret": 0.0, "seconds": 2.5},
 }  # fmt: skip
 
 ALL: Final = (PLAN, COST, MEMORY, SENSITIVITY, COMPARE)

@@ -59,7 +59,7 @@ def test_ops_run_as_often_as_the_model_has_layers(costs: dict[str, Cost]):
     assert counts["kda_state", "KDA + LatentMoE"] == 68
     assert counts["kda_state", "KDA + dense"] == 1
     assert counts["weight_all_gather", "KDA + LatentMoE"] == 68
-    assert counts["weight_all_gather", "draft GQA + dense"] == 5
+    assert counts["weight_all_gather", "draft GQA window + dense"] == 5
     assert ("weight_all_gather", "KDA + dense") not in counts
 
 

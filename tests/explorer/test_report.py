@@ -103,6 +103,11 @@ def test_a_space_that_was_not_enumerated_is_not_certified() -> None:
     assert plan.search_sentence(search, PLAN["best"]).endswith("not enumerated: the answer is not certified.")
 
 
+def test_an_enumeration_over_concurrencies_says_so() -> None:
+    search = PLAN["search"] | {"enumerated": 13 * 1234}
+    assert "All 1,234 valid layouts were evaluated at 13 concurrencies:" in plan.search_sentence(search, PLAN["best"])
+
+
 def test_cost_by_kind_and_op() -> None:
     drawn = text(cost.draw(COST))
     assert "step 5.00 ms (range 4.0 to 7.0 ms)" in drawn

@@ -123,8 +123,8 @@ def test_a_valid_layout_passes() -> None:
     assert checked(DP16, site(K3)) is DP16
 
 
-def test_gpus_that_no_layout_fits() -> None:
-    """7 GPUs divide neither the heads nor the experts, and hold a replica or a stage each."""
+def test_seven_gpus_cut_no_heads() -> None:
+    """7 does not divide the 96 heads: what is left are replicas, stages and attention groups of one."""
     place = site(K3, gpus=7)
     found = enumerate_layouts(place)
     assert found is not None

@@ -7,7 +7,7 @@ from typing import Any, Final
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from explorer.report.pictures.bars import comparison, elasticities, memory
+from explorer.report.pictures.bars import comparison, elasticities, memories, memory
 from explorer.report.pictures.candidates import candidates
 from explorer.report.pictures.timeline import timeline
 
@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 
 # Schema of a document to the pictures that can be drawn of it, by file name.
 PICTURES: Final[Mapping[str, Mapping[str, Callable[[Document, Figure], None]]]] = {
-    "plan/1": {"candidates.png": candidates},
+    "plan/1": {"candidates.png": candidates, "memory.png": memories},
     "cost/1": {"timeline.png": timeline},
     "memory/1": {"memory.png": memory},
     "compare/1": {"comparison.png": comparison},

@@ -13,6 +13,7 @@ from hw.units import GIB
 
 _LEGIBLE = 0.04  # share of the axis that a label needs
 _MOST = 20
+_CANDIDATES = 4
 _LEAST_SECONDS = 2e-5  # what is shorter, or smaller, would be no more than a line
 _LEAST_BYTES = GIB // 20
 
@@ -24,6 +25,15 @@ def memory(document: Mapping[str, Any], figure: Figure) -> None:
     stacked(axes, {document["layout_text"]: by_group(document["lines"])}, document["free_bytes"])
     fits = "fits" if document["feasible"] else "does not fit"
     heading(figure, f"Memory of one GPU: {fits}", document)
+
+
+def memories(document: Mapping[str, Any], figure: Figure) -> None:
+    """The same for the first candidates of a plan."""
+    shown = document["candidates"][:_CANDIDATES]
+    figure.set_size_inches(10, 1.8 + 0.8 * len(shown))
+    bars = {candidate["layout_text"]: by_group(candidate["memory"]["lines"]) for candidate in shown}
+    stacked(figure.subplots(), bars, document["best"]["memory"]["free_bytes"])
+    heading(figure, f"Memory of one GPU: best by {document['objective']}, and those that follow", document)
 
 
 def stacked(axes: Axes, bars: Mapping[str, Mapping[str, float]], size: float) -> None:

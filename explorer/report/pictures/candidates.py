@@ -5,9 +5,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from explorer.report.common import span
 from explorer.report.pictures.style import BLUE, GREY, RED, heading, plain, short
-
-_NAMED = 4
 
 
 def candidates(document: Mapping[str, Any], figure: Figure) -> None:
@@ -24,13 +23,12 @@ def candidates(document: Mapping[str, Any], figure: Figure) -> None:
                 marker=marker, s=36, color=BLUE if fits else GREY, label=label, zorder=2,
             )  # fmt: skip
     x, y = document["best"]["step_seconds"] * 1e3, document["best"]["memory"]["kv_tokens_instance"] / 1e6
-    axes.scatter([x], [y], marker="*", s=220, color=RED, label=f"best by {document['objective']}", zorder=3)
-    low, high = (seconds * 1e3 for seconds in document["best"]["step_seconds_range"])
-    axes.plot([low, high], [y, y], color=RED, linewidth=1.0, zorder=1, label="range of its step")
-    axes.annotate(short(best), (x, y), xytext=(8, 10), textcoords="offset points", fontsize=8, color=RED)
+    label = f"best by {document['objective']} (range {span(document['best']['step_seconds_range'])} ms)"
+    axes.scatter([x], [y], marker="*", s=220, color=RED, label=label, zorder=3)
+    axes.annotate(short(best), (x, y), xytext=(10, 8), textcoords="offset points", fontsize=8, color=RED)
     axes.set_xlabel("step, ms")
     axes.set_ylabel("KV capacity of the instance, million tokens")
-    axes.margins(0.12)
-    axes.legend(fontsize=8, frameon=False)
+    axes.margins(0.15)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     plain(axes)
     heading(figure, "Layouts: step time against KV capacity", document)
