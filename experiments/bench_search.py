@@ -107,7 +107,7 @@ def solve(problem: Problem) -> Outcome:
 def _random_ends(request: Request) -> Found:
     """Random points of the relaxed space, each to be rounded to its nearest valid layout."""
     bounds = bounds_of(request.site)
-    starts = random_starts(jax.random.key(request.seed + 1), MOST_EXACT)
+    starts = random_starts(request.seed + 1, MOST_EXACT)
     cuts = jax.vmap(lambda relaxed: cut_from(relaxed, bounds))(starts)
     return Found(cuts, np.ones(MOST_EXACT), np.zeros(MOST_EXACT))
 

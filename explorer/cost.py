@@ -177,11 +177,12 @@ def _critical_path(found: Priced, kinds: tuple[KindCost, ...]) -> tuple[Segment,
 
 
 def _timeline(found: Priced) -> tuple[Position, ...]:
-    """The recurrence of `explorer.schedule` unrolled: gather i + 1 starts with position i, the first at once."""
+    """The recurrence of `explorer.schedule` unrolled."""
     s, step = found.schedule, found.table
     ends = np.cumsum(s.main + s.wait)
     starts = ends - s.main
-    issued = [0.0, *starts[:-1]]
+    # nothing stands before the first position but its own weights
+    issued = np.append(0.0, starts[found.issued[1:]])
     names = _position_names(found)
     return tuple(
         Position(

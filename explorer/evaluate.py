@@ -15,6 +15,7 @@ from explorer.step import StepTable
 from hw.arithmetic import Arithmetic, Exact
 from hw.compat import COMPILE_TO_RUN_OFTEN, in_x64
 from hw.machine import Machine
+from hw.programs import kept
 from layouts.blocks import step_blocks
 from layouts.cut import Cut
 from layouts.gqa import GQA
@@ -126,7 +127,7 @@ def summary(cut: Cut, case: Case, schedule: Schedule, held: Memory) -> Evaluatio
     )
 
 
-@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_OFTEN)
+@kept(COMPILE_TO_RUN_OFTEN)
 def _evaluate_chunk(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
     return jax.vmap(lambda cut: evaluate(Exact(), tables, cut, case))(cuts)
 

@@ -13,7 +13,6 @@ from explorer.memory.lines import Group
 from explorer.memory.remedy import shortage
 from explorer.priced import Priced, priced
 from explorer.request import Request
-from layouts.blocks import step_blocks
 from layouts.layout import Layout
 from layouts.serving.requests import Clamp, Running, requests_that_run
 
@@ -143,12 +142,10 @@ def _lines(books: Division) -> Iterator[LedgerLine]:
 
 def _staging(books: Division) -> Iterator[LedgerLine]:
     """Two buffers of the largest layer that is gathered; the draft has two of its own."""
-    request, held = books.found.request, books.found.held
-    step = step_blocks(request.model, request.prefill)
+    held, staged = books.found.held, books.found.tables.memory.staged
     source = "one buffer is read while the other is written (article 000)"
-    parts = (("target", step.target, held.staging), ("draft", step.draft, held.draft_staging))
-    for name, positions, size in parts:
-        layers = dict.fromkeys(step.blocks[step.sequence[i]].staging for i in positions)
+    parts = (("target", staged[0], held.staging), ("draft", staged[1], held.draft_staging))
+    for name, layers, size in parts:
         rule = f"2 x the largest gathered of: {'; '.join(str(e) for e in layers if e) or '0'}"
         if any(layers):
             yield _exact(f"staging: {name}", Group.STAGING, round(float(size)), rule, source)

@@ -1,5 +1,6 @@
 """The answer to a request: the best layout that gradients found, held against every valid one where they can be counted."""
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from jaxtyping import Float, Int
 from explorer.candidate import Candidate, candidates
 from explorer.documents import Document, Schema, heading, plain
 from explorer.evaluate import Case, Evaluation, Tables, evaluate_batch
-from explorer.request import Request, RequestError
-from explorer.rounding import joined, rounded
+from explorer.request import MOST_REQUESTS, Request, RequestError
+from explorer.rounding import MOST_EXACT, joined, rounded
 from explorer.search import STARTS, STEPS, Found, Goal, goal_of, search
 from hw.compat import in_x64
 from hw.units import format_bytes
@@ -24,6 +25,7 @@ Progress = Callable[[str, float], None]
 
 MOST_ENUMERATED: Final = 400_000  # exact evaluations spent on a whole space
 _SHOWN: Final = 8
+_ROUNDS: Final = 4  # exact evaluations of each rounded layout where the concurrency is open
 _DOUBLINGS: Final = tuple(2**i for i in range(13))  # concurrencies tried where the request leaves it open
 
 
@@ -33,9 +35,12 @@ class InfeasibleError(RequestError):
 
 @dataclass(frozen=True)
 class Search:
-    """What the search did. `regret`: relative gap of the gradient's answer to the optimum, None where not enumerated."""
+    """What the search did: valid layouts in the space, exact evaluations spent on all of them and on rounding.
+
+    `regret`: relative gap of the gradient's answer to the optimum, None where not enumerated."""
 
     space: int | None
+    enumerated: int
     exact_evaluations: int
     starts: int
     gradient_steps: int
@@ -67,21 +72,64 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _Pool:
+class Pool:
     """Exactly evaluated layouts, each at a concurrency: its loss (logarithm) and the memory it lacks, in bytes.
 
-    The loss is infinite where a limit is broken.
+    The loss is infinite where a limit is broken; `excess` is how far the worst limit is beyond (relative, <= 0 inside).
     """
 
     space: Space
     concurrency: Int[np.ndarray, " rows"]
     loss: Float[np.ndarray, " rows"]
+    excess: Float[np.ndarray, " rows"]
     lacking: Float[np.ndarray, " rows"]
 
     def best(self, count: int) -> list[int]:
-        """Rows that keep every limit, best first; of equals the first."""
-        order = np.argsort(self.loss, kind="stable")[:count]
-        return [int(row) for row in order if np.isfinite(self.loss[row])]
+        """Rows that keep every limit, best first and one a layout; of equals the first."""
+        kept: dict[tuple[int, ...], int] = {}
+        for row in np.argsort(self.loss, kind="stable"):
+            if len(kept) == count or not np.isfinite(self.loss[row]):
+                break
+            kept.setdefault(tuple(int(column[row]) for column in self.space.columns.values()), int(row))
+        return list(kept.values())
+
+
+_FIGURES: Final = ("loss", "excess", "lacking")
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """For each layout the most requests known to keep the limits and the fewest known to break one, and the excess
+    there; zero and infinity where none is known yet."""
+
+    least: Float[np.ndarray, " rows"]
+    most: Float[np.ndarray, " rows"]
+    inside: Float[np.ndarray, " rows"]
+    outside: Float[np.ndarray, " rows"]
+
+    @classmethod
+    def open(cls, rows: int) -> "Bracket":
+        return cls(np.zeros(rows), np.full(rows, np.inf), np.zeros(rows), np.zeros(rows))
+
+    def closed(self, requests: Int[np.ndarray, " rows"], excess: Float[np.ndarray, " rows"]) -> "Bracket":
+        """With one more evaluation of each layout."""
+        keeps = (excess <= 0) & (requests >= self.least)
+        breaks = (excess > 0) & (requests <= self.most)
+        return Bracket(
+            np.where(keeps, requests, self.least),
+            np.where(breaks, requests, self.most),
+            np.where(keeps, excess, self.inside),
+            np.where(breaks, excess, self.outside),
+        )
+
+    def next(self) -> Int[np.ndarray, " rows"]:
+        """Where to look next: on the straight line between the two ends, or four times as far where one is open."""
+        known = np.isfinite(self.most)
+        most = np.where(known, self.most, 4.0 * np.maximum(self.least, 1.0))
+        slope = np.where(self.outside > self.inside, self.outside - self.inside, 1.0)
+        between = self.least + (most - self.least) * np.clip(-self.inside / slope, 0.0, 1.0)
+        guess = np.where(known, np.where(self.least > 0, between, self.most / 4.0), most)
+        return np.clip(np.floor(guess), 1, MOST_REQUESTS).astype(np.int64)
 
 
 def _silent(stage: str, done: float) -> None:
@@ -98,8 +146,7 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
     progress("descending from random starts", 0.05)
     found = search(request, tables)
     progress("rounding to valid layouts", 0.55)
-    near, ends = rounded(found, request.site)
-    by_gradient = _evaluated(request, tables, goal, near, _concurrency(request, found, ends))
+    by_gradient = gradient_pool(request, tables, goal, found)
     progress("enumerating the space", 0.65)
     everything = _everything(request, tables, goal)
     progress("describing the candidates", 0.9)
@@ -111,7 +158,8 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
     certified = everything is not None and request.concurrency is not None
     summary = Search(
         space=None if everything is None else len(everything.space),
-        exact_evaluations=len(near),
+        enumerated=0 if everything is None else len(everything.space) * len(_tried(request)),
+        exact_evaluations=len(by_gradient.loss),
         starts=STARTS,
         gradient_steps=STEPS,
         regret=_regret(by_gradient, everything),
@@ -120,11 +168,23 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
     return Plan(request, candidates(request, tables, chosen, certified), summary)
 
 
-def _concurrency(request: Request, found: Found, ends: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
-    """What each rounded layout runs: the request's, or whole requests of the end that it came from."""
+def gradient_pool(request: Request, tables: Tables, goal: Goal, found: Found) -> Pool:
+    """What the relaxed ends round to, with at most `MOST_EXACT` exact evaluations.
+
+    Where the concurrency is open, fewer layouts are tried, each at several: limits are nearly straight lines in the
+    number of requests, so a bracket closes on the most that a layout can run in a few evaluations.
+    """
     if request.concurrency is not None:
-        return np.full(len(ends), request.concurrency)
-    return np.maximum(np.asarray(found.concurrency)[ends].astype(np.int64), 1)
+        near, _ = rounded(found, request.site, MOST_EXACT)
+        return _evaluated(request, tables, goal, near, np.full(len(near), request.concurrency))
+    near, ends = rounded(found, request.site, MOST_EXACT // _ROUNDS)
+    requests = np.maximum(np.rint(np.asarray(found.concurrency)[ends]), 1).astype(np.int64)
+    bracket, pools = Bracket.open(len(near)), []
+    for _ in range(_ROUNDS):
+        pools.append(_evaluated(request, tables, goal, near, requests))
+        bracket = bracket.closed(requests, pools[-1].excess)
+        requests = bracket.next()
+    return functools.reduce(_united, pools)
 
 
 def exact_losses(request: Request, tables: Tables, goal: Goal, space: Space) -> Float[np.ndarray, " rows"]:
@@ -134,52 +194,56 @@ def exact_losses(request: Request, tables: Tables, goal: Goal, space: Space) -> 
 
 def _evaluated(
     request: Request, tables: Tables, goal: Goal, space: Space, concurrency: Int[np.ndarray, " rows"]
-) -> _Pool:
+) -> Pool:
     """Each layout exactly, at its concurrency."""
-    loss, lacking = np.full(len(space), np.inf), np.full(len(space), np.inf)
+    loss, excess, lacking = (np.full(len(space), np.inf) for _ in range(3))
     cuts = space.cuts()
     for requests in np.unique(concurrency):
         rows = np.flatnonzero(concurrency == requests)
         case = request.case(int(requests))
         evaluation = evaluate_batch(tables, jax.tree.map(lambda leaf, rows=rows: leaf[rows], cuts), case)
-        loss[rows] = _losses(goal, evaluation, case)
+        loss[rows], excess[rows] = _judged(goal, evaluation, case)
         lacking[rows] = np.maximum(-evaluation.slack, -evaluation.remainder)
-    return _Pool(space, concurrency, loss, lacking)
+    return Pool(space, concurrency, np.where(excess <= 0, loss, np.inf), excess, lacking)
 
 
 @in_x64
-def _losses(goal: Goal, evaluation: Evaluation, case: Case) -> Float[np.ndarray, " rows"]:
-    """The goal's loss; infinite where memory, its reserve or the latency limit is broken."""
-    excess = np.asarray(goal.excess(evaluation, case))
-    return np.where((excess <= 0).all(axis=0), np.asarray(goal.loss(evaluation)), np.inf)
+def _judged(
+    goal: Goal, evaluation: Evaluation, case: Case
+) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
+    """The goal's loss, and how far the worst of memory, its reserve and the latency limit is beyond."""
+    return np.asarray(goal.loss(evaluation)), np.asarray(goal.excess(evaluation, case)).max(axis=0)
 
 
-def _everything(request: Request, tables: Tables, goal: Goal) -> _Pool | None:
+def _everything(request: Request, tables: Tables, goal: Goal) -> Pool | None:
     """The whole space, or None where it is too large. An open concurrency is tried in doublings."""
-    tried = _DOUBLINGS if request.concurrency is None else (request.concurrency,)
+    tried = _tried(request)
     space = enumerate_layouts(request.site, MOST_ENUMERATED // len(tried))
     if space is None:
         return None
     pools = [_evaluated(request, tables, goal, space, np.full(len(space), requests)) for requests in tried]
     best = np.argmin([pool.loss for pool in pools], axis=0)
     rows = np.arange(len(space))
-    loss, lacking = (np.stack([getattr(p, name) for p in pools])[best, rows] for name in ("loss", "lacking"))
-    return _Pool(space, np.array(tried)[best], loss, lacking)
+    figures = (np.stack([getattr(p, name) for p in pools])[best, rows] for name in _FIGURES)
+    return Pool(space, np.array(tried)[best], *figures)
 
 
-def _united(by_gradient: _Pool, everything: _Pool) -> _Pool:
+def _tried(request: Request) -> tuple[int, ...]:
+    return _DOUBLINGS if request.concurrency is None else (request.concurrency,)
+
+
+def _united(by_gradient: Pool, everything: Pool) -> Pool:
     """Both, what the gradient found first, without counting a layout at one concurrency twice."""
     rows = joined([by_gradient.space, everything.space])
     concurrency = np.concatenate([by_gradient.concurrency, everything.concurrency])
     keys = np.stack([*rows.columns.values(), concurrency], axis=1)
     _, first = np.unique(keys, axis=0, return_index=True)
     first = np.sort(first)
-    loss = np.concatenate([by_gradient.loss, everything.loss])[first]
-    lacking = np.concatenate([by_gradient.lacking, everything.lacking])[first]
-    return _Pool(rows.take(first), concurrency[first], loss, lacking)
+    figures = (np.concatenate([getattr(by_gradient, n), getattr(everything, n)])[first] for n in _FIGURES)
+    return Pool(rows.take(first), concurrency[first], *figures)
 
 
-def _regret(by_gradient: _Pool, everything: _Pool | None) -> float | None:
+def _regret(by_gradient: Pool, everything: Pool | None) -> float | None:
     """Relative gap of the gradient's answer to the enumerated optimum; negative where it is better.
 
     None where nothing was enumerated, or where one of the two found nothing that keeps the limits.
@@ -190,7 +254,7 @@ def _regret(by_gradient: _Pool, everything: _Pool | None) -> float | None:
     return float(np.expm1(own - optimum)) if np.isfinite(own) and np.isfinite(optimum) else None
 
 
-def _infeasible(request: Request, pool: _Pool) -> InfeasibleError:
+def _infeasible(request: Request, pool: Pool) -> InfeasibleError:
     """Names the layout that comes nearest, what it lacks, and what would make it fit."""
     row = int(np.argmin(pool.lacking))
     lacking, nearest = float(pool.lacking[row]), text_of(pool.space.layout(row), request.model)

@@ -11,16 +11,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from explorer.evaluate import Case, Tables, holding
 from explorer.memory.budget import Memory
 from explorer.request import Request
-from explorer.schedule import Schedule
+from explorer.schedule import AHEAD, Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.machine import Machine
+from hw.programs import kept
 from hw.time import CollectiveTerms, ComputeTerms, collective_terms, compute_terms
 from hw.work import sent_bytes
 from layouts.cut import Cut, cut_of
@@ -87,6 +88,17 @@ class Timed:
         return float(self.schedule.host) > float(self.schedule.gpu)
 
     @property
+    def issued(self) -> Int[np.ndarray, " positions"]:
+        """At the start of which position the gather of each one is issued: the nearest before it that gathers too, at
+        most `AHEAD` away (`explorer.schedule`)."""
+        gathers = self.parts.gathered > 0
+        starts = []
+        for i in range(len(gathers)):
+            first = max(i - AHEAD, 0)
+            starts.append(next((j for j in range(i - 1, first, -1) if gathers[j]), first))
+        return np.array(starts)
+
+    @property
     def kernels(self) -> int:
         """How many of the ops, from the first, are kernels; the others are exchanges."""
         return len(self.table.families)
@@ -142,7 +154,7 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
     )
 
 
-@jax.jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 def _price(case: Case, tables: Tables, cut: Cut) -> Any:
     ar, parts = Exact(), parts_of(case, tables, cut)
 

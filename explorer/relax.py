@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from explorer.evaluate import Case
 from explorer.memory.budget import LEAST_FRACTION, MOST_FRACTION
@@ -43,6 +43,9 @@ class Relaxed(eqx.Module):
     fraction: Scalar
     concurrency: Scalar
     extra: Scalar
+
+
+_NAMES: Final = tuple(Relaxed.__dataclass_fields__)
 
 
 class Bounds(eqx.Module):
@@ -86,17 +89,12 @@ def bounds_of(site: Site) -> Bounds:
     )
 
 
-def random_starts(key: PRNGKeyArray, starts: int) -> Relaxed:
+def random_starts(seed: int, starts: int) -> Relaxed:
     """Independent starts all over the space: each leaf normal, wide enough to reach the corners."""
-    shapes = {"attention": 5, "experts": 3}
-    shapes |= {"dcp_backend": len(DCP_BACKENDS), "dispatch": len(DISPATCHES), "padding": len(PADDINGS)}
-    names = [field.name for field in Relaxed.__dataclass_fields__.values()]
-    keys = jax.random.split(key, len(names))
-    drawn = {
-        name: 1.5 * jax.random.normal(k, (starts, shapes[name]) if name in shapes else (starts,), jnp.float64)
-        for name, k in zip(names, keys, strict=True)
-    }
-    return Relaxed(**drawn)
+    random = np.random.default_rng(seed)
+    shapes = {"attention": (5,), "experts": (3,)}
+    shapes |= {"dcp_backend": (len(DCP_BACKENDS),), "dispatch": (len(DISPATCHES),), "padding": (len(PADDINGS),)}
+    return Relaxed(**{name: random.normal(0.0, 1.5, (starts, *shapes.get(name, ()))) for name in _NAMES})
 
 
 def cut_from(relaxed: Relaxed, bounds: Bounds) -> Cut:

@@ -148,7 +148,8 @@ def make_request(
         raise RequestError(f"context {length} exceeds the {loaded.context_limit} positions of {loaded.name}: shorten it")
     goal = _choice("objective", objective, Objective)
     running = None if concurrency is None else _whole("concurrency", concurrency, None, 1, MOST_REQUESTS)
-    if running is None and goal in (Objective.STEP, Objective.KV):
+    # a prefill chunk is full whatever waits behind it; a decode step needs requests to be fast or roomy for
+    if running is None and (goal in (Objective.STEP, Objective.KV) or phase == Phase.PREFILL):
         running = 1
     dispatch = defaults.get("dispatch_tokens")
     machine = load_machine(hardware, gpus_per_host, domain)

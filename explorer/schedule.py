@@ -16,8 +16,7 @@ from jaxtyping import Array, Float
 
 from hw.arithmetic import Arithmetic
 
-
-_AHEAD: Final = 3  # positions that a gather may be issued ahead of its own
+AHEAD: Final = 3  # positions that a gather may be issued ahead of its own
 
 
 class Schedule(eqx.Module):
@@ -51,7 +50,7 @@ def schedule(
     The first position's own weights are not overlapped by anything.
     """
     cover = jnp.zeros_like(main)
-    for back in range(_AHEAD, 0, -1):
+    for back in range(AHEAD, 0, -1):
         cover = _shifted(main, back) + (1.0 - _shifted(gathers, back)) * cover
     wait = ar.maximum(gather, cover) - cover
     return Schedule(main, gather, wait, host, ar.maximum(main.sum() + wait.sum(), host))

@@ -14,6 +14,7 @@ from explorer.relax import Bounds, Free, Relaxed, bounds_of, case_from, cut_from
 from explorer.request import Objective, Request
 from hw.arithmetic import Smooth
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
+from hw.programs import kept
 from layouts.cut import Cut
 
 Scalar = Float[Array, ""]
@@ -77,15 +78,15 @@ def goal_of(request: Request) -> Goal:
 @in_x64
 def search(request: Request, tables: Tables, starts: int = STARTS) -> Found:
     """Run every start of a request to its end. Deterministic in `request.seed`."""
-    key = jax.random.key(request.seed)
     bounds, free = bounds_of(request.site), Free.of(request)
-    final, losses = _descend(random_starts(key, starts), tables, request.case(), bounds, free, goal_of(request))
-    order = np.argsort(np.nan_to_num(np.asarray(losses), nan=np.inf))
-    relaxed = jax.tree.map(lambda leaf: leaf[order], final)
+    final, losses = _descend(random_starts(request.seed, starts), tables, request.case(), bounds, free, goal_of(request))
+    losses = np.nan_to_num(np.asarray(losses), nan=np.inf)
+    order = np.argsort(losses)
+    relaxed = jax.tree.map(lambda leaf: np.asarray(leaf)[order], final)
     return Found(*_mapped(relaxed, request.case(), bounds, free), losses[order])
 
 
-@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 def _mapped(relaxed: Relaxed, case: Case, bounds: Bounds, free: Free) -> tuple[Cut, Array]:
     def one(r: Relaxed) -> tuple[Cut, Array]:
         return cut_from(r, bounds), jnp.asarray(case_from(r, case, free).load.concurrency, dtype=float)
@@ -93,7 +94,7 @@ def _mapped(relaxed: Relaxed, case: Case, bounds: Bounds, free: Free) -> tuple[C
     return jax.vmap(one)(relaxed)
 
 
-@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 def _descend(
     starts: Relaxed, tables: Tables, case: Case, bounds: Bounds, free: Free, goal: Goal
 ) -> tuple[Relaxed, Float[Array, " starts"]]:
@@ -110,9 +111,11 @@ def _descend(
         pushed = jnp.maximum(multipliers + _PENALTY * excess, 0.0)
         return loss + ((pushed**2 - multipliers**2) / (2.0 * _PENALTY)).sum(), excess
 
+    # the starts are batched inside the loop: its body is traced once, with all of them
+    descent = jax.vmap(jax.value_and_grad(lagrangian, has_aux=True), in_axes=(0, None, 0))
+
     def step(state: _State, index: Array) -> tuple[_State, None]:
         tau = _FIRST_TAU * (_LAST_TAU / _FIRST_TAU) ** (index / (STEPS - 1.0))
-        descent = jax.value_and_grad(lagrangian, has_aux=True)
         (loss, excess), slope = descent(state.relaxed, tau, state.multipliers)
         slope = jax.tree.map(lambda g: jnp.nan_to_num(jnp.clip(g, -10.0, 10.0)), slope)
         updates, moments = optimizer.update(slope, state.moments)
@@ -120,11 +123,7 @@ def _descend(
         multipliers = jnp.where(index % _ROUND == _ROUND - 1, raised, state.multipliers)
         return _State(optax.apply_updates(state.relaxed, updates), loss, moments, multipliers), None
 
-    def run(start: Relaxed) -> tuple[Relaxed, Scalar]:
-        state = _State(start, jnp.zeros(()), optimizer.init(start), jnp.zeros(_LIMITS))
-        end, _ = jax.lax.scan(step, state, jnp.arange(float(STEPS)))
-        return end.relaxed, end.loss
-
-    return jax.vmap(run)(starts)
-
-
+    count = starts.dcp.shape[0]
+    state = _State(starts, jnp.zeros(count), optimizer.init(starts), jnp.zeros((count, _LIMITS)))
+    end, _ = jax.lax.scan(step, state, jnp.arange(float(STEPS)))
+    return end.relaxed, end.loss

@@ -21,6 +21,7 @@ from explorer.evaluate import Case, Tables
 from explorer.priced import Parts, Timed, parts_of
 from explorer.request import Request
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
+from hw.programs import kept
 from hw.machine import Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 from layouts.cut import Cut, cut_of
@@ -96,7 +97,7 @@ def gradient(request: Request, layout: Layout, tables: Tables) -> tuple[Timed, C
     return Timed(request, layout, tables, parts), slopes
 
 
-@jax.jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 @partial(jax.value_and_grad, has_aux=True)
 def _step_and_slopes(case: Case, tables: Tables, cut: Cut) -> tuple[Array, Parts]:
     parts = parts_of(case, tables, cut)
@@ -149,14 +150,16 @@ def _figures(machine: Machine, slope: Machine) -> Iterator[_Figure]:
 def critical_weights(found: Timed) -> Mask:
     """Derivative of the step by the time of one execution of each op: how often it is on the critical path.
 
-    Work of the main stream is hidden where the next position waits for its weights anyway, a gather wherever it is
-    not waited for, and everything where the host's work is longer.
+    Work of the main stream is hidden where a gather that was issued before it is waited for after it, a gather
+    wherever it is not waited for, and everything where the host's work is longer.
     """
     table, waits = found.table, found.schedule.wait > 0
     if found.on_host:
         return np.zeros(len(table.names))
     blocks = len(table.block_names)
-    uncovered = np.append(~waits[1:], True).astype(float)
+    uncovered = np.ones(len(waits))
+    for position in np.flatnonzero(waits):
+        uncovered[found.issued[position] : position] = 0.0
     main = np.bincount(table.sequence, uncovered, blocks)[table.block]
     gathers = np.bincount(table.sequence, waits * found.parts.gathered, blocks)[table.block]
     return np.where(table.gathers > 0, gathers, main)

@@ -7,10 +7,12 @@ import contextlib
 import functools
 import os
 import pathlib
+import pickle
 from collections.abc import Callable, Iterator
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import jax
+from jax.experimental import serialize_executable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,11 +37,11 @@ def in_x64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 # For `jit(compiler_options=...)` of cost-side programs, which are thousands of small ops on the CPU: without the fusion
-# emitters XLA compiles them in half the time to code as fast (the option is gone in 0.11); a search, which runs once,
-# gains from less optimisation.
+# emitters XLA compiles them in half the time to code as fast (the option is gone in 0.11); of a program that runs once,
+# what the compiler would spend on speed is never earned back.
 _EMITTERS: Final = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 COMPILE_TO_RUN_OFTEN: Final[dict[str, bool | int]] = {**_EMITTERS}
-COMPILE_TO_RUN_ONCE: Final[dict[str, bool | int]] = {**_EMITTERS, "xla_backend_optimization_level": 1}
+COMPILE_TO_RUN_ONCE: Final[dict[str, bool | int]] = {**_EMITTERS, "xla_backend_optimization_level": 0}
 
 
 def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:
@@ -53,3 +55,25 @@ def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return folder
+
+
+@contextlib.contextmanager
+def outside_compilation_cache() -> Iterator[None]:
+    """Programs compiled in the block are not written to JAX's cache: one that comes from there cannot be packed again."""
+    least = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, least)
+    jax.config.update(least, 1e9)
+    try:
+        yield
+    finally:
+        jax.config.update(least, before)
+
+
+def pack_executable(executable: jax.stages.Compiled) -> bytes:
+    """A compiled program of flat lists as bytes, for this machine and this JAX alone."""
+    return pickle.dumps(serialize_executable.serialize(executable))
+
+
+def unpack_executable(packed: bytes) -> Callable[..., Any]:
+    """The program that `pack_executable` packed."""
+    return serialize_executable.deserialize_and_load(*pickle.loads(packed))

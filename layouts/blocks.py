@@ -176,12 +176,11 @@ def _draft_blocks(model: Model) -> tuple[Block, ...]:
     assert draft is not None
     pass_ = _WINDOW_PASS if draft.kv == "window" else _DRAFT_PASS
     layers = tuple(_layer_block(la, f"draft {la.label}", precision) for la in dict.fromkeys(draft.layers))
-    blocks = (
-        Block("draft in", gemms(draft.extra, precision)),
-        *layers,
-        Block("draft out", logits(_lm_head(model), precision)),
+    passed = (*layers, Block("draft out", logits(_lm_head(model), precision)))
+    return (
+        Block("draft in", gemms(draft.extra, precision)),  # its rows are the draft's own, or those just verified
+        *(replace(b, ops=tuple(op.substitute(pass_) for op in b.ops)) for b in passed),
     )
-    return tuple(replace(b, ops=tuple(op.substitute(pass_) for op in b.ops)) for b in blocks)
 
 
 def _draft_sequence(model: Model, first: int) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The command `meshwright`. Nothing here imports JAX before a command has understood its options."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -36,9 +37,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # what is left in the buffer is flushed at exit, to nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return BROKEN_PIPE
+    except OSError as error:  # a full disk, under stdout or under a picture
+        _drop_stdout()
+        print(
+            f"error: the result could not be written ({error.strerror}): make room, or write elsewhere", file=sys.stderr
+        )
+        return FAILURE
+
+
+def _drop_stdout() -> None:
+    """What is left in the buffer is flushed at exit, to nowhere."""
+    with contextlib.suppress(OSError, ValueError):  # stdout may have no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(message: str) -> str:

@@ -17,6 +17,7 @@ from explorer.memory.lines import Group, Line, fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
 from layouts.blocks import StepBlocks
+from layouts.expression import ONE, Expr
 from layouts.lowering import Lowered, Vector
 from layouts.models.model import Model
 
@@ -24,6 +25,7 @@ Scalar = Float[Array, ""]
 _BUFFERS: Final = 2  # staging buffers: one is read while the other is written
 LEAST_FRACTION: Final = 0.05
 MOST_FRACTION: Final = 0.97
+_GROUP_TOKENS: Final = "global_kv_tokens"
 
 
 class Budget(eqx.Module):
@@ -68,6 +70,7 @@ class MemoryTable(eqx.Module):
     """The ledger of a model lowered to arrays."""
 
     lines: tuple[Line, ...] = eqx.field(static=True)
+    staged: tuple[tuple[Expr, ...], tuple[Expr, ...]] = eqx.field(static=True)
     lowered: Lowered
     staging: Lowered
     slot_bytes: Lowered
@@ -75,10 +78,17 @@ class MemoryTable(eqx.Module):
     def __init__(self, model: Model, step: StepBlocks, prefill: bool = False):
         self.lines = fixed_lines(model, prefill)
         self.lowered = Lowered([line.size for line in self.lines])
-        drafted = sorted({step.sequence[i] for i in step.draft} - {step.sequence[i] for i in step.target})
+        drafted = dict.fromkeys(step.blocks[step.sequence[i]].staging for i in step.draft)
         kinds = [block.staging for block in step.blocks[1 : 1 + len(model.kinds)]]
-        self.staging = Lowered([*kinds, *(step.blocks[i].staging for i in drafted if step.blocks[i].staging)])
-        self.slot_bytes = Lowered([kv_bytes_a_token(model)])
+        self.staged = tuple(kinds), tuple(size for size in drafted if size)
+        self.staging = Lowered([*self.staged[0], *self.staged[1]])
+        # bytes of one token slot: in the pool, and in each line that maps the pool of a group
+        mapped = [line.size.substitute({_GROUP_TOKENS: ONE}) * self._maps(line) for line in self.lines]
+        self.slot_bytes = Lowered([kv_bytes_a_token(model), *mapped])
+
+    @staticmethod
+    def _maps(line: Line) -> int:
+        return int(_GROUP_TOKENS in line.size.names)
 
     def of(self, group: Group) -> Float[np.ndarray, " lines"]:
         """Mask of a group's lines."""
@@ -97,32 +107,35 @@ def memory(
     context = jnp.asarray(context, dtype=float)
     wanted = values["requests"] * values["pp"]
     slots = wanted + jnp.asarray(budget.extra_slots, dtype=float) + 1.0
-    values = {
-        **values,
-        "slots": slots,
-        "draft_window": jnp.asarray(budget.draft_window, dtype=float),
-        "dispatch_tokens": _given(
-            budget.dispatch_tokens, ar.maximum(jnp.asarray(budget.least_dispatch, dtype=float), values["moe_rows"])
-        ),
-        # the slot map needs the KV pool, which needs nothing of the reserve: first its size for the load
-        "global_kv_tokens": wanted * context,
-    }
-    stacked = Vector(values)
+    dispatched = ar.maximum(jnp.asarray(budget.least_dispatch, dtype=float), values["moe_rows"])
+    stacked = Vector(
+        {
+            **values,
+            "slots": slots,
+            "draft_window": jnp.asarray(budget.draft_window, dtype=float),
+            "dispatch_tokens": _given(budget.dispatch_tokens, dispatched),
+            _GROUP_TOKENS: 0.0,  # what maps the pool is sized once the pool is
+        }
+    )
     sizes = table.lowered.bytes(ar, stacked)
-    staging, draft_staging = _staging(ar, values, table.staging.bytes(ar, stacked))
+    slot = table.slot_bytes.bytes(ar, stacked)
+    slot_bytes, mapped = slot[0], slot[1:] * values["dcp"]
+    staging, draft_staging = _staging(ar, values, table.staging.bytes(ar, stacked), len(table.staged[0]))
     free_before = machine.free_bytes - (sizes * table.of(Group.START)).sum()
     static = (sizes * table.of(Group.WEIGHTS)).sum() + staging + draft_staging
     state = (sizes * table.of(Group.STATE)).sum()
     reserved = table.of(Group.RESERVE)
-    derived = jnp.clip(1.0 - (sizes * reserved * table.high).sum() / free_before, LEAST_FRACTION, MOST_FRACTION)
-    fraction = _given(budget.mem_fraction, derived)
+    fraction = _given(
+        budget.mem_fraction,
+        _largest_fraction(free_before, (sizes * reserved * table.high).sum(), static + state, mapped.sum(), slot_bytes),
+    )
     pools = free_before * fraction - static
-    slot_bytes = table.slot_bytes.bytes(ar, stacked)[0]
     for_kv = pools - state
     per_request = context * slot_bytes / values["dcp"]
     kv_tokens = ar.floor(jnp.maximum(for_kv, 0.0) / jnp.maximum(slot_bytes, 1.0)) * jnp.minimum(slot_bytes, 1.0)
     needed = static + state + wanted * per_request
     running = ar.minimum(wanted, ar.floor(jnp.maximum(for_kv, 0.0) / jnp.maximum(per_request, 1.0)))
+    sizes = sizes + mapped * kv_tokens
     return Memory(
         lines=sizes,
         staging=staging,
@@ -147,12 +160,26 @@ def _given(value: ArrayLike, derived: Scalar) -> Scalar:
     return jnp.where(jnp.isnan(value), derived, value)
 
 
+def _largest_fraction(
+    free: Scalar, reserved: Scalar, held: Scalar, mapped: Scalar, slot_bytes: Scalar
+) -> Scalar:
+    """The fraction f at which (1 - f) free is what lives in the reserve: `reserved`, and `mapped` bytes a pool slot.
+
+    The pool has (f free - held) / slot_bytes slots, so the equation is linear in f.
+    """
+    share = mapped / jnp.maximum(slot_bytes, 1.0)
+    fraction = (free - reserved + share * held) / (free * (1.0 + share))
+    return jnp.clip(fraction, LEAST_FRACTION, MOST_FRACTION)
+
+
 def _staging(
-    ar: Arithmetic, values: Mapping[str, Array], sizes: Float[Array, " kinds"]
+    ar: Arithmetic, values: Mapping[str, Array], sizes: Float[Array, " kinds"], kinds: int
 ) -> tuple[Scalar, Scalar]:
-    """Two buffers of the largest gathered layer, for the target and for the draft; nothing where nothing is sharded."""
+    """Two buffers of the largest gathered layer, for the target's `kinds` and for the draft's that follow them.
+
+    Nothing where nothing is sharded.
+    """
     sharded = jnp.clip(jnp.log2(values["weight_shard"]), 0.0, 1.0)
-    kinds = sum(name.startswith("sharded_") and name != "sharded_draft" for name in values)
     target = draft = jnp.zeros(())
     for kind in range(kinds):
         target = ar.maximum(target, sizes[kind] * jnp.minimum(values[f"sharded_{kind}"], 1.0))

@@ -10,8 +10,6 @@ from explorer.memory.lines import Group, Line, kv_bytes_a_token
 from explorer.priced import Priced
 from layouts.expression import Expr
 
-_GLOBAL_KV: Final = "global_kv_tokens"
-
 
 @dataclass(frozen=True)
 class Division:
@@ -34,9 +32,7 @@ class Division:
         return self.found.tables.memory.lines
 
     def size(self, line: Line) -> int:
-        """Bytes of a line. What maps the whole KV pool is as large as the pool that came out."""
-        if _GLOBAL_KV in line.size.names:
-            return line.size.bytes({**self.numbers, _GLOBAL_KV: Fraction(self.kv_tokens * self.dcp)})
+        """Bytes of a line."""
         return self._sizes[line]
 
     def of(self, group: Group) -> int:

@@ -27,7 +27,7 @@ def draw(document: Document) -> RenderableType:
         Text(question_line(document), style="dim"),
         _best(document["best"], document["objective"]),
         candidates_table(document["candidates"], document["best"]["layout_text"]),
-        Text(search_sentence(document["search"], document["best"])),
+        Text(search_sentence(document)),
     )
 
 
@@ -35,8 +35,8 @@ def _best(best: Document, objective: str) -> RenderableType:
     rows = [
         ("step", f"{ms(best['step_seconds'])} ms (range {span(best['step_seconds_range'])} ms)"),
         *([("TPOT", f"{ms(best['tpot_seconds'])} ms")] if best["tpot_seconds"] is not None else []),
-        ("runs", f"{best['concurrency']:,} requests at once"),
-        ("output" if best["tokens_per_second_per_user"] is not None else "input", _rates(best)),
+        *([("runs", f"{best['concurrency']:,} at once")] if best["tpot_seconds"] is not None else []),
+        ("output" if best["tpot_seconds"] is not None else "input", _rates(best)),
         *memory_facts(best["memory"]),
         ("binds", best["binding"]),
     ]
@@ -93,8 +93,9 @@ def candidates_table(candidates: list[Document], best: str) -> Sheet:
     return drawn
 
 
-def search_sentence(search: Document, best: Document) -> str:
+def search_sentence(document: Document) -> str:
     """What the search did, and how far it can be trusted."""
+    search = document["search"]
     did = (
         f"Search: {search['starts']} starts x {search['gradient_steps']} gradient steps, rounded to "
         f"{search['exact_evaluations']} exact evaluations, {search['seconds']:.2f} s."
@@ -102,7 +103,12 @@ def search_sentence(search: Document, best: Document) -> str:
     if search["space"] is None:
         return f"{did} The space was not enumerated: the answer is not certified."
     regret = "unknown" if search["regret"] is None else f"{100 * search['regret']:.2f} %"
+    if document["best"]["certified"]:
+        end = "the best layout is certified."
+    elif document["request"]["concurrency"] is None:
+        end = "not certified, for the concurrency was tried in steps only."
+    else:
+        end = "the best layout is not certified."
     times = search["enumerated"] // max(search["space"], 1)
     at = f" at {times} concurrencies" if times > 1 else ""
-    end = "the best layout is certified." if best["certified"] else "the best layout is not certified."
     return f"{did} All {search['space']:,} valid layouts were evaluated{at}: regret of the gradient {regret}; {end}"

@@ -191,3 +191,14 @@ def test_reader_that_leaves_is_no_error() -> None:
         process.stdout.close()  # before anything is written
         assert process.stderr.read() == b""
         assert process.wait(60) == 1
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_full_disk_is_one_line() -> None:
+    start = "import sys; from explorer.cli import main; sys.exit(main(['hardware']))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", start], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    is_one_error(done.stderr, "could not be written")

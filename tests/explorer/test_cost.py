@@ -73,21 +73,30 @@ def test_ops_of_alternatives_not_taken_are_left_out(costs: dict[str, Cost]):
 
 @pytest.mark.parametrize("text", LAYOUTS)
 def test_timeline_obeys_the_two_buffers(costs: dict[str, Cost], text: str):
-    """Replayed: a position starts when the one before it is done and its weights are there; its gather is issued when
-    the one before starts, and finds the gather stream and its buffer free."""
-    positions = costs[text].timeline
-    before, gathered, started = 0.0, 0.0, 0.0
-    for position in positions:
+    """Replayed: a position starts when the one before it is done and its weights are there; a gather runs alone on its
+    stream, into a buffer whose reader, two gathers before, is done."""
+    before, readers, gathered = 0.0, [0.0, 0.0], 0.0
+    for position in costs[text].timeline:
         ready = before
         if position.gather_start is not None and position.gather_end is not None:
-            assert position.gather_start == pytest.approx(started, abs=1e-12)
-            assert position.gather_start >= gathered - 1e-12
+            assert position.gather_start >= max(gathered, readers[-2]) - 1e-12
             gathered = position.gather_end
             ready = max(before, gathered)
+            readers.append(position.end)
         assert position.start == pytest.approx(ready, abs=1e-12)
-        before, started = position.end, position.start
+        before = position.end
     assert before == pytest.approx(costs[text].step_seconds)
-    assert [p.name for p in positions[:2]] == ["head", "layer 0"]
+
+
+def test_a_gather_is_issued_one_layer_ahead_and_the_drafts_first_is_hoisted(costs: dict[str, Cost]):
+    """Layer 2's weights are asked for when layer 1 starts; the first draft layer's when the logits' turn comes."""
+    positions = costs["attn_dp=16,ep=16"].timeline
+    by_name = {p.name: p for p in positions}
+    assert by_name["layer 2"].gather_start == pytest.approx(by_name["layer 1"].start)
+    assert by_name["layer 1"].gather_start == pytest.approx(positions[0].start)
+    drafted = next(p for p in positions if p.layer_kind.startswith("draft ") and p.gather_start is not None)
+    assert drafted.gather_start == pytest.approx(by_name["layer 92"].start)
+    assert drafted.start == pytest.approx(next(p for p in positions if p.name == "draft in").end)
 
 
 def test_exposed_gather_is_the_wait_of_the_main_stream(costs: dict[str, Cost]):

@@ -100,12 +100,15 @@ def test_candidates_mark_the_best_and_those_that_do_not_fit() -> None:
 
 def test_a_space_that_was_not_enumerated_is_not_certified() -> None:
     search = PLAN["search"] | {"space": None, "regret": None}
-    assert plan.search_sentence(search, PLAN["best"]).endswith("not enumerated: the answer is not certified.")
+    sentence = plan.search_sentence(PLAN | {"search": search})
+    assert sentence.endswith("not enumerated: the answer is not certified.")
 
 
-def test_an_enumeration_over_concurrencies_says_so() -> None:
-    search = PLAN["search"] | {"enumerated": 13 * 1234}
-    assert "All 1,234 valid layouts were evaluated at 13 concurrencies:" in plan.search_sentence(search, PLAN["best"])
+def test_a_planned_concurrency_is_why_nothing_is_certified() -> None:
+    open_ = {"request": PLAN["request"] | {"concurrency": None}, "best": PLAN["best"] | {"certified": False}}
+    sentence = plan.search_sentence(PLAN | open_ | {"search": PLAN["search"] | {"enumerated": 13 * 1234}})
+    assert "All 1,234 valid layouts were evaluated at 13 concurrencies:" in sentence
+    assert sentence.endswith("the concurrency was tried in steps only.")
 
 
 def test_cost_by_kind_and_op() -> None:

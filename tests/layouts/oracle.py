@@ -46,7 +46,7 @@ def values(model: Model, layout: Layout, case: Case) -> dict[str, Number]:
         **_alternatives(layout),
         **_experts(model, layout, case, load),
         **_tokens(model, layout, case, load),
-        **_draft(model, layout, load),
+        **_draft(model, case, load),
         **_vocabulary(layout, case, load),
         **_layers(model, layout),
         "context": case.context,
@@ -159,15 +159,16 @@ def _ctas(heads: int, layout: Layout, case: Case, load: Mapping[str, Number]) ->
     return 2 * load["requests"] * tiles * split
 
 
-def _draft(model: Model, layout: Layout, load: Mapping[str, Number]) -> dict[str, Number]:
-    draft = model.draft
-    block = draft.block if draft is not None and draft.kv == "window" else 1
-    windows = [la.attention.window for la in draft.layers if isinstance(la.attention, GQA)] if draft else []
-    window = max(windows, default=0) if block > 1 or (draft is not None and draft.kv == "window") else 0
+def _draft(model: Model, case: Case, load: Mapping[str, Number]) -> dict[str, Number]:
+    """A block draft writes its block in one pass and looks back over a window; other drafts go token by token."""
+    block = window = 1
+    if model.draft is not None and model.draft.kv == "window":
+        block = model.draft.block
+        (window,) = {la.attention.window for la in model.draft.layers if isinstance(la.attention, GQA)}
     return {
-        "draft_verify": max(block, 1),
-        "draft_rows": load["batch"] * max(block, 1),
-        "draft_tokens": load["requests"] * max(window, 1),
+        "draft_verify": block,
+        "draft_rows": load["batch"] * block,
+        "draft_tokens": load["requests"] * min(case.context, window),
     }
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hw.work import CollectiveKind, Rate
 from layouts.blocks import StepBlocks, step_blocks
 from layouts.layout import Layout, ShardedLayers
+from layouts.models import load_model
 from layouts.op import Op, Stream, elementwise
 from tests.helpers import PRESETS
 from tests.layouts.oracle import Case, Number, values
@@ -254,7 +255,7 @@ def test_prefill_attends_to_half_of_the_prompt() -> None:
 
 
 def test_prefill_wants_the_logits_of_the_last_token_only() -> None:
-    found = ops_of("deepseek-v3", Layout(attn_tp=8, expert_tp=8), PREFILL)
+    found = ops_of("deepseek-v3", Layout(attn_tp=8, expert_tp=8, vocab_tp=8), PREFILL)
     assert found["tail"]["lm_head"]["flops"] == 2 * 129280 * 7168 // 8
     assert found["head"]["embed_all_reduce"]["payload"] == 8192 * 7168 * 2
     assert not any("draft" in block for block in found)
@@ -310,8 +311,6 @@ def test_the_order_of_a_step() -> None:
 
 @pytest.mark.parametrize("verify", [2, 4])
 def test_multi_token_prediction_runs_once_a_proposed_token(verify: int) -> None:
-    from layouts.models import load_model
-
     model = load_model("deepseek-v3", "mtp")
     assert model.draft is not None
     step = step_blocks(dataclasses.replace(model, draft=model.draft.verifying(verify)))

@@ -83,6 +83,13 @@ BREAKS: list[tuple[str, Site, Layout, dict[str, Any], str]] = [
     ("backend without dcp", site(K3), TP16, {"dcp_backend": "ag_rs"}, "dcp_backend = ag_rs needs dcp > 1"),
     ("fused backend", site(K3), DP2, {"dcp_backend": "fi_a2a"}, "fi_a2a needs multi-node NVLink: the domain is 8 GPUs"),
     ("exchange", site(K3), TP16, {"dispatch": "all_to_all"}, "all_to_all needs ep = tp > 1, and ep = 1, tp = 16"),
+    (
+        "sum_len in decode",
+        site(K3),
+        Layout(attn_dp=16, ep=16, padding="sum_len"),
+        {},
+        "padding = sum_len: a captured decode graph has fixed shapes and pads to max_len",
+    ),
     ("sum_len", site(K3), DP16, {"padding": "sum_len"}, "sum_len needs dispatch = all_gather and attn_dp > 1"),
     (
         "nothing to shard",
