@@ -39,9 +39,22 @@ from hw.compat import in_x64, use_compilation_cache
 from layouts.enumerate import Space, enumerate_layouts
 
 _MOST_ENUMERATED: Final = 400_000
-_COMMAND: Final = (
-    "plan --model kimi-k3@article --hardware b200 --gpus 16 --context 100000 --verify-width 5 --concurrency 64 --json"
-).split()
+_COMMAND: Final = [
+    "plan",
+    "--model",
+    "kimi-k3@article",
+    "--hardware",
+    "b200",
+    "--gpus",
+    "16",
+    "--context",
+    "100000",
+    "--verify-width",
+    "5",
+    "--concurrency",
+    "64",
+    "--json",
+]
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,10 @@ def plan_seconds() -> tuple[float, float]:
         for _ in range(2):
             started = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "explorer.cli", *_COMMAND], env=environment, check=True, stdout=subprocess.DEVNULL
+                [sys.executable, "-m", "explorer.cli", *_COMMAND],
+                env=environment,
+                check=True,
+                stdout=subprocess.DEVNULL,
             )
             times.append(time.perf_counter() - started)
     return times[0], times[1]
@@ -172,7 +188,9 @@ def main() -> None:
         print(json.dumps({**found, "problems": [asdict(outcome) for outcome in outcomes]}, indent=1))
         return
     console = Console()
-    console.print(f"exact evaluations a second: {np.median(rates):,.0f} (from {rates.min():,.0f} to {rates.max():,.0f})")
+    console.print(
+        f"exact evaluations a second: {np.median(rates):,.0f} (from {rates.min():,.0f} to {rates.max():,.0f})"
+    )
     console.print(f"plan: {cold:.1f} s cold, {warm:.1f} s warm")
     _draw(console, outcomes)
 

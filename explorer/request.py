@@ -145,7 +145,9 @@ def make_request(
         loaded = _verifying(loaded, width)
     length = _whole("context", context, None, 1, MOST_TOKENS)
     if length > loaded.context_limit:
-        raise RequestError(f"context {length} exceeds the {loaded.context_limit} positions of {loaded.name}: shorten it")
+        raise RequestError(
+            f"context {length} exceeds the {loaded.context_limit} positions of {loaded.name}: shorten it"
+        )
     goal = _choice("objective", objective, Objective)
     running = None if concurrency is None else _whole("concurrency", concurrency, None, 1, MOST_REQUESTS)
     # a prefill chunk is full whatever waits behind it; a decode step needs requests to be fast or roomy for

@@ -79,7 +79,9 @@ def goal_of(request: Request) -> Goal:
 def search(request: Request, tables: Tables, starts: int = STARTS) -> Found:
     """Run every start of a request to its end. Deterministic in `request.seed`."""
     bounds, free = bounds_of(request.site), Free.of(request)
-    final, losses = _descend(random_starts(request.seed, starts), tables, request.case(), bounds, free, goal_of(request))
+    final, losses = _descend(
+        random_starts(request.seed, starts), tables, request.case(), bounds, free, goal_of(request)
+    )
     losses = np.nan_to_num(np.asarray(losses), nan=np.inf)
     order = np.argsort(losses)
     relaxed = jax.tree.map(lambda leaf: np.asarray(leaf)[order], final)
@@ -118,7 +120,8 @@ def _descend(
         tau = _FIRST_TAU * (_LAST_TAU / _FIRST_TAU) ** (index / (STEPS - 1.0))
         (loss, excess), slope = descent(state.relaxed, tau, state.multipliers)
         slope = jax.tree.map(lambda g: jnp.nan_to_num(jnp.clip(g, -10.0, 10.0)), slope)
-        updates, moments = optimizer.update(slope, state.moments)
+        with jax.numpy_dtype_promotion("standard"):  # Optax counts its steps in integers
+            updates, moments = optimizer.update(slope, state.moments)
         raised = jnp.maximum(state.multipliers + _PENALTY * excess, 0.0)
         multipliers = jnp.where(index % _ROUND == _ROUND - 1, raised, state.multipliers)
         return _State(optax.apply_updates(state.relaxed, updates), loss, moments, multipliers), None

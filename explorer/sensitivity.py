@@ -21,8 +21,8 @@ from explorer.evaluate import Case, Tables
 from explorer.priced import Parts, Timed, parts_of
 from explorer.request import Request
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
-from hw.programs import kept
 from hw.machine import Machine
+from hw.programs import kept
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 from layouts.cut import Cut, cut_of
 from layouts.layout import Layout

@@ -87,9 +87,7 @@ class StepTable(eqx.Module):
         share = share.at[self.draft.start : self.draft.stop].set(cut.sharded_draft)
         return share * self.gathering * jnp.clip(jnp.log2(cut.weight_shard), 0.0, 1.0)
 
-    def schedule(
-        self, ar: Arithmetic, seconds: Float[Array, " ops"], cut: Cut, host: Float[Array, ""]
-    ) -> Schedule:
+    def schedule(self, ar: Arithmetic, seconds: Float[Array, " ops"], cut: Cut, host: Float[Array, ""]) -> Schedule:
         """Op times summed into blocks, blocks laid out in the order of the step."""
         main = self._by_block(seconds * (1.0 - self.gathers))[self.sequence]
         share = self.gather_share(cut)

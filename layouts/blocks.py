@@ -52,7 +52,13 @@ _DRAFT_PASS: Final[Mapping[str, Expr]] = {
     **{name: Expr.symbol(name) * DRAFT_ROWS / ROWS for name in _ROW_COUNTS},
 }
 # A draft with a window of its own is cut by heads alone: DCP leaves it whole.
-_WINDOW_PASS: Final = {**_DRAFT_PASS, "kv_tokens": DRAFT_TOKENS, "window_tokens": DRAFT_TOKENS, "dcp": ONE, "has_dcp": ZERO}
+_WINDOW_PASS: Final = {
+    **_DRAFT_PASS,
+    "kv_tokens": DRAFT_TOKENS,
+    "window_tokens": DRAFT_TOKENS,
+    "dcp": ONE,
+    "has_dcp": ZERO,
+}
 
 
 @dataclass(frozen=True)

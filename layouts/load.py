@@ -5,7 +5,6 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 
-
 class Load(eqx.Module):
     """Requests in flight and their shape; numbers may be traced, so that a sweep compiles once.
 

@@ -79,9 +79,7 @@ class Lowered(eqx.Module):
         """Whole bytes of a valid layout: integer arithmetic throughout, each term rounded up as an allocation is."""
         quantities = self._stack(values, np.int64)
         above, below = quantities[self.numerators].prod(axis=1), quantities[self.denominators].prod(axis=1)
-        sums = [
-            (-(-(above[g.product] * g.above) // (below[g.product] * g.below))).sum(axis=1) for g in self.groups
-        ]
+        sums = [(-(-(above[g.product] * g.above) // (below[g.product] * g.below))).sum(axis=1) for g in self.groups]
         return jnp.concatenate(sums)[self.order]
 
     def bytes(self, ar: Arithmetic, values: Values) -> Float[Array, " expressions"]:

@@ -144,14 +144,17 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         ("attn_tp",),
         _kv_heads_fit,
-        lambda la, s: f"attn_tp = {la.attn_tp} and the KV heads ({', '.join(map(str, s.kv_heads))}) do not divide "
-        "each other",
+        lambda la, s: (
+            f"attn_tp = {la.attn_tp} and the KV heads ({', '.join(map(str, s.kv_heads))}) do not divide each other"
+        ),
     ),
     Rule(
         ("attn_tp", "dcp"),
         _kv_copies_fit,
-        lambda la, s: f"dcp = {la.dcp} does not divide the copies of each KV head (attn_tp / KV heads = "
-        f"{la.attn_tp} / {', '.join(map(str, s.kv_heads))})",
+        lambda la, s: (
+            f"dcp = {la.dcp} does not divide the copies of each KV head (attn_tp / KV heads = "
+            f"{la.attn_tp} / {', '.join(map(str, s.kv_heads))})"
+        ),
     ),
     Rule(
         ("attn_tp",),

@@ -98,9 +98,18 @@ QUERY_TP = _symbol("query_tp")
 REQUESTS, BATCH, ROWS, MOE_ROWS = _symbol("requests"), _symbol("batch"), _symbol("rows"), _symbol("moe_rows")
 EXPERT_ROWS, EXPERTS_RANK, EXPERTS_TOUCHED = _symbol("expert_rows"), _symbol("experts_rank"), _symbol("experts_touched")
 DENSE_ROWS, SHARED_ROWS = _symbol("dense_rows"), _symbol("shared_rows")
-VOCAB_ROWS, DRAFT_ROWS, CONTEXT, VERIFY = _symbol("vocab_rows"), _symbol("draft_rows"), _symbol("context"), _symbol("verify")
+VOCAB_ROWS, DRAFT_ROWS, CONTEXT, VERIFY = (
+    _symbol("vocab_rows"),
+    _symbol("draft_rows"),
+    _symbol("context"),
+    _symbol("verify"),
+)
 KV_TOKENS, SPARSE_TOKENS, WINDOW_TOKENS = _symbol("kv_tokens"), _symbol("sparse_tokens"), _symbol("window_tokens")
-INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = _symbol("index_tokens"), _symbol("prefix_tokens"), _symbol("attention_ctas")
+INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = (
+    _symbol("index_tokens"),
+    _symbol("prefix_tokens"),
+    _symbol("attention_ctas"),
+)
 SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
 LOGIT_ROWS = _symbol("logit_rows")
 BY_ALL_TO_ALL, BY_MAX_LEN = _symbol("by_all_to_all"), _symbol("by_max_len")

@@ -40,16 +40,29 @@ def layouts(draw: st.DrawFn, name: str, gpus: int, prefill: bool = False) -> Lay
     return dataclasses.replace(layout, weight_shard_layers=layers)
 
 
+_CUTS = ("replicas", "pp", "attn_dp", "attn_tp", "attn_cp", "dcp", "ep", "expert_tp", "moe_dp")
+
+
 def slowly(site: Site) -> Iterator[Layout]:
     """Every combination of degrees that divide the GPUs and of alternatives, checked one by one."""
     some, divisors = default_sharded_layers(site.model), [d for d in range(1, site.gpus + 1) if site.gpus % d == 0]
     drafts = (False, True) if site.model.draft is not None else (False,)
     sharded = [ShardedLayers(some.first, some.last, draft) for draft in drafts]
-    for degrees in product(divisors, repeat=9):
-        bare = Layout(*degrees)
+    for degrees in product(divisors, repeat=len(_CUTS)):
+        bare = Layout(**dict(zip(_CUTS, degrees, strict=True)))
         if bare.gpus == site.gpus and not broken(bare, site):
-            for vocab_tp, width, *others in product(divisors, divisors, DCP_BACKENDS, DISPATCHES, PADDINGS):
+            for vocab_tp, width, backend, dispatch, padding in product(
+                divisors, divisors, DCP_BACKENDS, DISPATCHES, PADDINGS
+            ):
                 for layers in sharded if width > 1 else [ShardedLayers()]:
-                    layout = Layout(*degrees, width, layers, vocab_tp, *others)
+                    layout = dataclasses.replace(
+                        bare,
+                        weight_shard=width,
+                        weight_shard_layers=layers,
+                        vocab_tp=vocab_tp,
+                        dcp_backend=backend,
+                        dispatch=dispatch,
+                        padding=padding,
+                    )
                     if not broken(layout, site):
                         yield layout

@@ -101,7 +101,12 @@ class MemoryTable(eqx.Module):
 
 
 def memory(
-    ar: Arithmetic, table: MemoryTable, values: Mapping[str, Array], context: ArrayLike, budget: Budget, machine: Machine
+    ar: Arithmetic,
+    table: MemoryTable,
+    values: Mapping[str, Array],
+    context: ArrayLike,
+    budget: Budget,
+    machine: Machine,
 ) -> Memory:
     """Divide one GPU's memory for a layout. `values` are its quantities (`layouts.quantities`, `layouts.stages`)."""
     context = jnp.asarray(context, dtype=float)
@@ -160,9 +165,7 @@ def _given(value: ArrayLike, derived: Scalar) -> Scalar:
     return jnp.where(jnp.isnan(value), derived, value)
 
 
-def _largest_fraction(
-    free: Scalar, reserved: Scalar, held: Scalar, mapped: Scalar, slot_bytes: Scalar
-) -> Scalar:
+def _largest_fraction(free: Scalar, reserved: Scalar, held: Scalar, mapped: Scalar, slot_bytes: Scalar) -> Scalar:
     """The fraction f at which (1 - f) free is what lives in the reserve: `reserved`, and `mapped` bytes a pool slot.
 
     The pool has (f free - held) / slot_bytes slots, so the equation is linear in f.

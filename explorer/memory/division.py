@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor
-from typing import Final
 
 from explorer.memory.lines import Group, Line, kv_bytes_a_token
 from explorer.priced import Priced

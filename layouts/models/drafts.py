@@ -62,7 +62,9 @@ def block_draft(name: str, model_name: str, hidden: int, vocab: int) -> Draft:
     for key, expected in (("hidden_size", hidden), ("vocab_size", vocab)):
         if config.size(key) != expected:
             raise config.error(f"{key} = {config.size(key)} is not the {expected} of {model_name}; use its own draft")
-    layer = BlockDraftLayer(llama.gqa(config, config.size("sliding_window", 0, least=0)), Dense(hidden, config.size("intermediate_size")))
+    layer = BlockDraftLayer(
+        llama.gqa(config, config.size("sliding_window", 0, least=0)), Dense(hidden, config.size("intermediate_size"))
+    )
     block = config.size("block_size", most=LARGEST_DEPTH)
     return Draft(
         pathlib.Path(config.source).stem,

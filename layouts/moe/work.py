@@ -22,7 +22,11 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
     return (
         *(gemm(t, precision) for t in before),
         exchange(
-            "dispatch", CollectiveKind.DISPATCH, sent * (width * _DISPATCH_BYTES + 4 * width // 128), EP, share=BY_ALL_TO_ALL
+            "dispatch",
+            CollectiveKind.DISPATCH,
+            sent * (width * _DISPATCH_BYTES + 4 * width // 128),
+            EP,
+            share=BY_ALL_TO_ALL,
         ),
         *(_expert_gemm(t, precision) for t in multiplied if _routed(t)),
         elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP),

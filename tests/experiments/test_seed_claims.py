@@ -12,20 +12,13 @@ CLAIMS = {claim.id: claim for claim in read_claims()}
 REQUIRED = [
     c.id for c in CLAIMS.values() if c.seed in ("000", "003") and c.kind in ("bytes", "rule") and c.use == "check"
 ]
-# Its second figure is a time (2.5 ms), which comes out at 2.83 ms and is not fitted: its bytes are tested alone.
-HALF_A_TIME = "M23"
 
 
-@pytest.mark.parametrize("name", [name for name in REQUIRED if name != HALF_A_TIME])
+@pytest.mark.parametrize("name", REQUIRED)
 def test_bytes_and_rules_hold(name):
     row = evaluate(CLAIMS[name])
     assert row.predicted is not None
     assert row.passed, f"{name}: predicted {row.predicted}, expected {row.claim.value} within {row.claim.tolerance}"
-
-
-def test_the_bytes_of_a_sharded_draft_hold():
-    saved = PREDICTORS[HALF_A_TIME]().parts[0]
-    assert saved == pytest.approx(1.5, rel=0.10)  # 3.14 - 0.39 - 1.26 GiB
 
 
 @pytest.mark.parametrize("name", ["D05", "G15"])
@@ -73,7 +66,7 @@ def test_the_table_is_printed(capsys):
     assert main(["--seed", "000", "--kind", "bytes"]) == 0
     shown = capsys.readouterr().out
     assert "627048448" in shown
-    assert "failed: M23" in shown
+    assert "failed: none" in shown
 
 
 @pytest.mark.parametrize("arguments", [["--seed", "999"], ["--kind", "nothing"], ["--seed", "002", "--kind", "bytes"]])

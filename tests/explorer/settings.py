@@ -3,15 +3,12 @@
 import functools
 from dataclasses import dataclass
 
-import equinox as eqx
-import jax
 import numpy as np
 
-from explorer.evaluate import Case, Evaluation, Tables, evaluate, evaluate_batch
+from explorer.evaluate import Case, Evaluation, Tables, evaluate_batch
 from explorer.request import Request, make_request
-from hw.arithmetic import Exact
 from hw.compat import in_x64
-from layouts.cut import Cut, cuts_of
+from layouts.cut import cuts_of
 from layouts.enumerate import Space, enumerate_layouts
 from layouts.layout import Layout
 

@@ -14,6 +14,7 @@ from explorer.memory.budget import LEAST_FRACTION, MOST_FRACTION, Memory
 from explorer.memory.lines import Group, kv_bytes_a_token
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, x64
+from hw.programs import kept
 from hw.units import GIB
 from layouts.cut import Cut, cuts_of
 from layouts.layout import Layout
@@ -24,7 +25,7 @@ DP16, DP2 = "attn_dp=16,ep=16", "attn_dp=2,dcp=8,ep=16"
 BATCH = 16
 
 
-@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 def _hold(tables: Tables, cuts: Cut, case: Case) -> Memory:
     def one(cut: Cut) -> Memory:
         return holding(Exact(), tables, cut, case, tables.values(Exact(), cut, case.load, case.machine))
@@ -72,9 +73,14 @@ def test_every_line_is_that_of_plain_python_to_the_byte(model: str, options: dic
     asked = setting(model, "gb200", 16, **options)
     request, layouts = asked.request, asked.layouts(BATCH, seed=3)
     load = oracle.Case(
-        request.context, request.concurrency or 1, request.verify_width, tuple(request.graphs.astype(int).tolist()), 148,
-        request.chunk, request.prefill,
-    )  # fmt: skip
+        request.context,
+        request.concurrency or 1,
+        request.verify_width,
+        tuple(request.graphs.astype(int).tolist()),
+        int(request.machine.sms),
+        request.chunk,
+        request.prefill,
+    )
     for layout, held in zip(layouts, hold(asked, layouts), strict=True):
         numbers = oracle.values(request.model, layout, load)
         wanted = numbers["requests"] * layout.pp
@@ -82,7 +88,7 @@ def test_every_line_is_that_of_plain_python_to_the_byte(model: str, options: dic
             "slots": wanted + (request.extra_slots or 0) + 1,
             "draft_window": request.draft_window,
             "dispatch_tokens": request.dispatch_tokens or max(128, numbers["moe_rows"]),
-            "global_kv_tokens": wanted * request.context,
+            "global_kv_tokens": int(held.kv_tokens) * layout.dcp,
         }
         expected = {line.name: line.size.bytes(numbers) for line in asked.tables.memory.lines}
         assert lines(asked, held) == expected
@@ -104,7 +110,10 @@ def test_slots_and_state_of_the_article() -> None:
     assert (int(dp16.slots), int(dp2.slots)) == (33, 209)
     wide, narrow = article_lines(384, extra_slots=8)[0], article_lines(384, extra_slots=16)[1]
     assert wide["linear-attention state"] / GIB == pytest.approx(16.16, rel=1e-3)
-    slot = [(held["linear-attention state"] + held["ReplaySSM ring"]) / slots / GIB for held, slots in ((wide, 33), (narrow, 209))]
+    slot = [
+        (held["linear-attention state"] + held["ReplaySSM ring"]) / slots / GIB
+        for held, slots in ((wide, 33), (narrow, 209))
+    ]
     assert slot == pytest.approx([0.64, 0.08], rel=5e-3)
     assert [held["draft KV"] / GIB for held in (wide, narrow)] == pytest.approx([1.496, 1.992 * 4753 / 7997], rel=1e-3)
     assert [held["req_to_token"] / GIB for held in (wide, narrow)] == pytest.approx([0.129, 0.816], rel=5e-3)
@@ -122,7 +131,10 @@ def test_other_lines_of_the_article() -> None:
 def test_what_goes_with_requests_is_conserved(a_card: int) -> None:
     """K29, K30: at equal concurrency a card holds the same KDA state and the same MLA KV under DP16 and DP2 x DCP8."""
     dp16, dp2 = article(16 * a_card)
-    state = [line["linear-attention state"] // int(m.slots) * int(m.wanted) for line, m in zip(article_lines(16 * a_card), (dp16, dp2), strict=True)]
+    state = [
+        line["linear-attention state"] // int(m.slots) * int(m.wanted)
+        for line, m in zip(article_lines(16 * a_card), (dp16, dp2), strict=True)
+    ]
     assert state[0] == state[1]
     assert int(dp16.wanted) == a_card
     assert int(dp2.wanted) == 8 * a_card

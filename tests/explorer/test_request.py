@@ -83,7 +83,9 @@ def test_defaults_are_plain() -> None:
     assert (found.model.draft, found.seed, found.draft_window, found.prefill) == (None, 0, 1, False)
 
 
-@pytest.mark.parametrize(("objective", "concurrency"), [("step", 1), ("kv", 1), ("throughput", None), ("gpu-seconds", None)])
+@pytest.mark.parametrize(
+    ("objective", "concurrency"), [("step", 1), ("kv", 1), ("throughput", None), ("gpu-seconds", None)]
+)
 def test_concurrency_is_free_where_it_pays(objective: str, concurrency: int | None) -> None:
     assert ask(objective=objective).concurrency == concurrency
 
@@ -115,8 +117,11 @@ def test_limits_of_time_are_seconds_inside() -> None:
     assert ask(max_tpot_ms=40).max_tpot == 0.04
 
 
-@pytest.mark.parametrize(("hardware", "options", "host", "domain"), [("b200", {}, 8, 8), ("gb200", {}, 4, 72), ("b200", {"gpus_per_host": 4}, 4, 4), ("gb200", {"domain": 36}, 4, 36)])
-def test_hosts_and_domains(hardware: str, options: dict[str, int], host: int, domain: int) -> None:
+@pytest.mark.parametrize(
+    ("hardware", "options", "host", "domain"),
+    [("b200", {}, 8, 8), ("gb200", {}, 4, 72), ("b200", {"gpus_per_host": 4}, 4, 4), ("gb200", {"domain": 36}, 4, 36)],
+)
+def test_hosts_and_domains(hardware: str, options: dict[str, Any], host: int, domain: int) -> None:
     site = ask(hardware=hardware, **options).site
     assert (site.gpus_per_host, site.domain) == (host, domain)
 
@@ -145,10 +150,10 @@ def test_graph_sizes_ascend_and_have_one_length() -> None:
 
 def test_the_case_holds_the_question() -> None:
     found = ask(context=1000, concurrency=20, mem_fraction=0.8, extra_slots=4).case()
-    assert (float(found.load.context), float(found.load.concurrency), float(found.load.chunk)) == (1000, 20, 8192)
-    assert (float(found.budget.mem_fraction), float(found.budget.extra_slots)) == (0.8, 4)
-    assert math.isnan(float(ask().case().budget.mem_fraction))
-    assert float(ask(objective="throughput").case(33).load.concurrency) == 33
+    assert (found.load.context, found.load.concurrency, found.load.chunk) == (1000, 20, 8192)
+    assert (found.budget.mem_fraction, found.budget.extra_slots) == (0.8, 4)
+    assert np.isnan(ask().case().budget.mem_fraction)
+    assert ask(objective="throughput").case(33).load.concurrency == 33
     assert ask(phase="prefill").case().load.prefill
 
 

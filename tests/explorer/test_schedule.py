@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import hypothesis.strategies as st
-import numpy as np
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
+from jaxtyping import Array
 
 from explorer.schedule import schedule
 from hw.arithmetic import Arithmetic, Exact, Smooth
@@ -20,7 +21,7 @@ Position = tuple[float, float | None]
 
 
 @eqx.filter_jit
-def _schedule(ar: Arithmetic, main: np.ndarray, gather: np.ndarray, gathers: np.ndarray, host: np.ndarray):
+def _schedule(ar: Arithmetic, main: Array, gather: Array, gathers: Array, host: Array):
     found = schedule(ar, main, gather, gathers, host)
     return found.wait, found.gpu, found.step
 
@@ -33,10 +34,10 @@ def priced(
     with x64():
         wait, gpu, step = _schedule(
             Exact() if tau is None else Smooth(tau),
-            np.array([work for work, _ in padded]),
-            np.array([copy or 0.0 for _, copy in padded]),
-            np.array([float(copy is not None) for _, copy in padded]),
-            np.array(host),
+            jnp.array([work for work, _ in padded]),
+            jnp.array([copy or 0.0 for _, copy in padded]),
+            jnp.array([float(copy is not None) for _, copy in padded]),
+            jnp.asarray(host),
         )
         return wait.tolist()[: len(positions)], float(gpu), float(step)
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from explorer.evaluate import Case, Evaluation, Tables, evaluate, evaluate_batch
 from hw.arithmetic import Smooth
 from hw.compat import COMPILE_TO_RUN_ONCE, x64
+from hw.programs import kept
 from layouts.cut import DEGREES, Cut
 from tests.explorer.settings import ARTICLE, QWEN, V3, setting
 
@@ -22,7 +23,7 @@ CHUNK = 1024
 _compiled = functools.partial(jax.jit, compiler_options=COMPILE_TO_RUN_ONCE)
 
 
-@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 def _smooth(tau: Array, tables: Tables, cuts: Cut, case: Case) -> Evaluation:
     return jax.vmap(lambda cut: evaluate(Smooth(tau), tables, cut, case))(cuts)
 
@@ -33,7 +34,7 @@ def smooth(tables: Tables, cuts: Cut, case: Case, tau: float) -> Evaluation:
     rows = np.minimum(np.arange(-(-count // CHUNK) * CHUNK), count - 1)
     with x64():
         parts = [
-            _smooth(np.float64(tau), tables, jax.tree.map(lambda leaf, part=part: leaf[part], cuts), case)
+            _smooth(jnp.asarray(tau), tables, jax.tree.map(lambda leaf, part=part: leaf[part], cuts), case)
             for part in np.split(rows, len(rows) // CHUNK)
         ]
     return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves])[:count], *parts)

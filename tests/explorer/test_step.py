@@ -1,7 +1,7 @@
 """Ops priced and summed into a step: nothing is lost between the blocks and the schedule."""
 
-import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array
@@ -10,6 +10,7 @@ from explorer.evaluate import Case, Tables, timing
 from explorer.schedule import Schedule
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, x64
+from hw.programs import kept
 from hw.time import collective_seconds, compute_seconds
 from hw.work import Collective, Work
 from layouts.blocks import step_blocks
@@ -20,7 +21,7 @@ from tests.explorer.settings import ARTICLE, QWEN, V3, Setting, setting
 from tests.layouts import oracle
 
 
-@eqx.filter_jit(compiler_options=COMPILE_TO_RUN_ONCE)
+@kept(COMPILE_TO_RUN_ONCE)
 def _priced(tables: Tables, cut: Cut, case: Case) -> tuple[Array, Schedule]:
     values = tables.values(Exact(), cut, case.load, case.machine)
     seconds = tables.step.op_seconds(Exact(), case.machine, values)
@@ -37,9 +38,14 @@ def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float
     """The same from the blocks, one op after the other: seconds by (block, op), and work and gather by position."""
     request = asked.request
     load = oracle.Case(
-        request.context, request.concurrency or 1, request.verify_width, tuple(request.graphs.astype(int).tolist()),
-        int(request.machine.sms), request.chunk, request.prefill,
-    )  # fmt: skip
+        request.context,
+        request.concurrency or 1,
+        request.verify_width,
+        tuple(request.graphs.astype(int).tolist()),
+        int(request.machine.sms),
+        request.chunk,
+        request.prefill,
+    )
     numbers = oracle.values(request.model, layout, load)
     step = step_blocks(request.model, request.prefill)
     seconds: dict[tuple[int, str], float] = {}
@@ -49,7 +55,10 @@ def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float
                 time = _op_seconds(asked, op, numbers)
             seconds[place, op.name] = time * float(op.share.evaluate(numbers))
     streams = [
-        [sum(seconds[i, op.name] for op in block.ops if (op.stream is Stream.GATHER) == gathers) for i, block in enumerate(step.blocks)]
+        [
+            sum(seconds[i, op.name] for op in block.ops if (op.stream is Stream.GATHER) == gathers)
+            for i, block in enumerate(step.blocks)
+        ]
         for gathers in (False, True)
     ]
     sharded = layout.weight_shard_layers
@@ -60,8 +69,8 @@ def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float
 
 
 def _op_seconds(asked: Setting, op, numbers: dict) -> float:
-    def column(field: str) -> np.ndarray:
-        return np.array([float(getattr(op, field).evaluate(numbers))])
+    def column(field: str) -> Array:
+        return jnp.array([float(getattr(op, field).evaluate(numbers))])
 
     machine = asked.request.machine
     if op.family is not None:
@@ -104,7 +113,9 @@ def test_gathers_are_priced_only_where_weights_are_sharded() -> None:
     some = priced(asked, asked.read("attn_dp=16,ep=16,weight_shard_layers=10-19"))[1]
     assert np.flatnonzero(some.gather).tolist() == [step.target.start + i for i in range(10, 20)]
     draft = priced(asked, asked.read("attn_dp=16,ep=16,weight_shard_layers=10-19+draft"))[1]
-    assert [step.block_names[step.sequence[i]] for i in np.flatnonzero(draft.gather)[10:]] == ["draft GQA window + dense"] * 5
+    assert [step.block_names[step.sequence[i]] for i in np.flatnonzero(draft.gather)[10:]] == [
+        "draft GQA window + dense"
+    ] * 5
 
 
 @pytest.mark.parametrize("model", [ARTICLE, V3, QWEN])

@@ -43,16 +43,16 @@ def test_a_smooth_ceil_stays_within_one_of_the_true_one(tau: float, x: float) ->
 
 @given(n=st.integers(0, 1000), part=st.floats(0.01, 1.0))
 def test_the_sharpest_ceil_is_the_true_one_away_from_the_step(n: int, part: float) -> None:
-    # the rise ends 36 kernel widths after the integer: 0.0036 at the smallest tau
+    # the rise ends 4 tau after the integer, and a straight line of weight 4 tau is left
     with x64():
-        assert float(Smooth(1e-4).ceil(n + part)) == pytest.approx(float(Exact().ceil(n + part)), abs=1e-6)
+        assert float(Smooth(1e-5).ceil(n + part)) == pytest.approx(float(Exact().ceil(n + part)), abs=4e-5)
 
 
 @given(tau=st.floats(0.005, 0.25), n=st.integers(1, 1000))
 def test_the_slope_of_a_smooth_ceil_is_continuous_across_integers(tau: float, n: int) -> None:
     with x64():
         slope = jax.grad(Smooth(tau).ceil)
-        left, right = float(slope(n - 1e-9)), float(slope(n + 1e-9))
+        left, right = float(slope(n - 1e-10)), float(slope(n + 1e-10))
         assert left == pytest.approx(right, rel=1e-4, abs=1e-5)
 
 
@@ -71,10 +71,10 @@ def test_the_exact_ceil_and_floor(x: float, up: int, down: int) -> None:
 
 
 @given(tau=TAUS, a=SECONDS, b=SECONDS)
-def test_a_smooth_maximum_lies_above_by_at_most_ln_2_tau_of_the_sum(tau: float, a: float, b: float) -> None:
+def test_a_smooth_maximum_lies_above_by_at_most_half_tau_of_the_sum(tau: float, a: float, b: float) -> None:
     with x64():
         excess = float(Smooth(tau).maximum(a, b)) - max(a, b)
-        assert -1e-12 * (a + b) <= excess <= np.log(2.0) * tau * (a + b) * (1 + 1e-9)
+        assert -1e-12 * (a + b) <= excess <= 0.5 * tau * (a + b) * (1 + 1e-9)
 
 
 @given(tau=TAUS, a=SECONDS, b=SECONDS)
@@ -112,5 +112,12 @@ def test_the_slopes_of_a_smooth_maximum_are_finite_and_sum_to_its_value(tau: flo
 def test_one_operand_of_a_smooth_maximum_may_be_zero() -> None:
     with x64():
         ar = Smooth(0.01)
-        assert float(ar.maximum(0.0, 3.0)) == pytest.approx(3.0)
+        assert float(ar.maximum(0.0, 3.0)) == pytest.approx(3.0, rel=1e-4)
         assert np.isfinite(jax.grad(ar.maximum, argnums=(0, 1))(0.0, 3.0)).all()
+
+
+def test_two_zeros_have_a_maximum_of_zero_and_a_slope() -> None:
+    with x64():
+        ar = Smooth(0.01)
+        assert float(ar.maximum(0.0, 0.0)) == pytest.approx(0.0, abs=1e-100)
+        assert np.allclose(jax.grad(ar.maximum, argnums=(0, 1))(0.0, 0.0), 0.5)

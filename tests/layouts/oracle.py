@@ -138,7 +138,9 @@ def _tokens(model: Model, layout: Layout, case: Case, load: Mapping[str, Number]
     window = max((a.window for a in attentions if isinstance(a, GQA)), default=0) or case.context
     mean = Fraction(case.context, 2)
     local = Fraction(load["requests"], layout.dcp)
-    read = max(Fraction(case.chunk), (case.chunk + Fraction(case.context)) / 2) if case.prefill else local * case.context
+    read = (
+        max(Fraction(case.chunk), (case.chunk + Fraction(case.context)) / 2) if case.prefill else local * case.context
+    )
     return {
         "kv_tokens": read,
         "index_tokens": load["requests"] * case.context,

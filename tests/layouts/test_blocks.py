@@ -18,8 +18,15 @@ from tests.spaces import layouts, model_of
 
 K3 = "kimi-k3@article"
 SIZES = (1, 2, 4, 8, 16, 24, *range(32, 520, 8))
-DP16 = Layout(attn_dp=16, ep=16, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92, True), vocab_tp=8, dispatch="all_to_all")  # fmt: skip
-DP2 = Layout(attn_dp=2, attn_tp=8, dcp=8, ep=16, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92), vocab_tp=8, dispatch="all_to_all")  # fmt: skip
+DP16 = Layout(
+    attn_dp=16,
+    ep=16,
+    weight_shard=8,
+    weight_shard_layers=ShardedLayers(1, 92, True),
+    vocab_tp=8,
+    dispatch="all_to_all",
+)
+DP2 = dataclasses.replace(DP16, attn_dp=2, attn_tp=8, dcp=8, weight_shard_layers=ShardedLayers(1, 92))
 # 256 requests of 100k tokens on the instance: 16 a card, 80 rows; or 128 a group, 640 rows
 LOAD = Case(100_000, 256, 5, SIZES, 148)
 
@@ -112,8 +119,16 @@ def test_calls_of_the_exchange() -> None:
         for backend in ("ag_rs", "a2a"):
             blocks = step_blocks(model_of(name)).blocks[1:]
             numbers = values(model_of(name), dataclasses.replace(layout, dcp_backend=backend), LOAD)
-            taken = [op for b in blocks if "draft" not in b.name for op in b.ops if op.collective and op.size.names == {"dcp"}]
-            per_kind = len([b for b in blocks if any("dcp_exchange" == op.name for op in b.ops) and "draft" not in b.name])
+            taken = [
+                op
+                for b in blocks
+                if "draft" not in b.name
+                for op in b.ops
+                if op.collective and op.size.names == {"dcp"}
+            ]
+            per_kind = len(
+                [b for b in blocks if any(op.name == "dcp_exchange" for op in b.ops) and "draft" not in b.name]
+            )
             calls[name, backend] = sum(op.share.evaluate(numbers) for op in taken) / per_kind
     assert calls == {(K3, "ag_rs"): 3, (K3, "a2a"): 1, ("qwen3-235b-a22b", "ag_rs"): 3, ("qwen3-235b-a22b", "a2a"): 2}
 
@@ -127,7 +142,7 @@ def test_rows_are_scattered_before_the_experts_and_gathered_after(dp16: dict, dp
 
 
 def test_dispatch_and_combine(dp16: dict, dp2: dict) -> None:
-    """80 rows to 16 experts: 3584 FP8 values and 28 float32 scales out, 3584 bf16 values back; alike in both layouts."""
+    """80 rows to 16 experts: 3584 FP8 values and 28 float32 scales out, 3584 bf16 values back, in both layouts."""
     for found in (dp16, dp2):
         assert found[KDA]["dispatch"]["payload"] == 80 * 16 * (3584 + 112)
         assert found[KDA]["combine"]["payload"] == 80 * 16 * 2 * 3584
@@ -135,12 +150,14 @@ def test_dispatch_and_combine(dp16: dict, dp2: dict) -> None:
 
 
 def test_experts_read_what_is_touched(dp16: dict, dp2: dict) -> None:
-    """1280 rows reach the 56 experts of a card, which reads nearly all of them: half a byte a value and 1/32 of scales."""
+    """1280 rows reach the 56 experts of a card, which reads nearly all: half a byte a value and 1/32 of scales."""
     touched = 56 * (1 - (1 - 16 / 896) ** 1280)
     for found in (dp16, dp2):
         w13 = found[KDA]["w13"]
         assert w13["flops"] == 2 * 6144 * 3584 * 1280
-        assert float(w13["bytes"]) == pytest.approx(touched * 6144 * 3584 * 17 / 32 + 1280 * 2 * (3584 + 6144), rel=1e-12)
+        assert float(w13["bytes"]) == pytest.approx(
+            touched * 6144 * 3584 * 17 / 32 + 1280 * 2 * (3584 + 6144), rel=1e-12
+        )
         assert found[KDA]["w2"]["flops"] == 2 * 3584 * 3072 * 1280
     assert touched > 55.9
 
@@ -193,7 +210,9 @@ def test_one_group_sums_over_all_ranks() -> None:
     assert {"dispatch", "combine", "dp_all_gather", "attention_reduce_scatter"}.isdisjoint(found)
 
 
-@pytest.mark.parametrize(("padding", "gather", "rows"), [("max_len", "dp_all_gather", 64), ("sum_len", "dp_sum_gather", 60)])
+@pytest.mark.parametrize(
+    ("padding", "gather", "rows"), [("max_len", "dp_all_gather", 64), ("sum_len", "dp_sum_gather", 60)]
+)
 def test_attention_groups_meet_before_the_experts(padding: str, gather: str, rows: int) -> None:
     """4 groups of 4 ranks; 15 requests a group run as 16. SUM_LEN carries the 60 rows that there are."""
     layout = Layout(attn_dp=4, attn_tp=4, ep=16, padding=padding)

@@ -4,6 +4,7 @@ import dataclasses
 
 import hypothesis.strategies as st
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ def test_a_batch_is_its_layouts_one_after_the_other() -> None:
 @given(st.integers(0, 20), st.integers(-1, 20))
 def test_a_window_of_whole_bounds_is_a_range(first: int, last: int) -> None:
     with x64():
-        found = window(np.float64(first), np.float64(last), 21).tolist()
+        found = window(jnp.asarray(float(first)), jnp.asarray(float(last)), 21).tolist()
     assert found == [float(first <= i <= last) for i in range(21)]
 
 
@@ -56,7 +57,9 @@ def test_no_sharded_layers_are_an_empty_window() -> None:
         assert float(window(none.sharded_first, none.sharded_last, 93).sum()) == 0
 
 
-@pytest.mark.parametrize(("first", "last", "held"), [(2.5, 5.0, [0, 0, 0.5, 1, 1, 1, 0]), (2.0, 3.25, [0, 0, 1, 1, 0.25, 0, 0])])
+@pytest.mark.parametrize(
+    ("first", "last", "held"), [(2.5, 5.0, [0, 0, 0.5, 1, 1, 1, 0]), (2.0, 3.25, [0, 0, 1, 1, 0.25, 0, 0])]
+)
 def test_a_window_between_whole_bounds_is_a_ramp_of_one_layer(first: float, last: float, held: list[float]) -> None:
     with x64():
-        assert window(np.float64(first), np.float64(last), 7).tolist() == held
+        assert window(jnp.asarray(float(first)), jnp.asarray(float(last)), 7).tolist() == held

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from layouts.expression import ONE, ZERO, Expr, total
 
-NAMES = ("a", "b", "c")
+NAMES: tuple[str, ...] = ("a", "b", "c")
 VALUES = st.fixed_dictionaries({name: st.fractions(Fraction(1, 12), 12, max_denominator=12) for name in NAMES})
 NUMBERS = st.fractions(-9, 9, max_denominator=8)
 PRODUCTS = st.builds(
@@ -102,4 +102,4 @@ def test_floats_and_divisions_by_nothing_are_refused() -> None:
     with pytest.raises(TypeError, match="floats would lose bytes"):
         Expr.of(0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="division by a sum"):
-        ONE / ZERO
+        _ = ONE / ZERO

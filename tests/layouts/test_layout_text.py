@@ -83,22 +83,28 @@ def test_what_is_left_out_is_derived(name: str, gpus: int, text: str, expected: 
     assert {key: getattr(layout, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize(("text", "gpus", "copies"), [("attn_dp=8", 8, 1), ("attn_dp=2", 8, 4), ("attn_dp=4,dcp=8", 64, 2)])
+@pytest.mark.parametrize(
+    ("text", "gpus", "copies"), [("attn_dp=8", 8, 1), ("attn_dp=2", 8, 4), ("attn_dp=4,dcp=8", 64, 2)]
+)
 def test_copies_of_a_request_follow_attn_tp_and_dcp(text: str, gpus: int, copies: int) -> None:
     """D03, D04: the source has attn_tp 16 and two copies for TP64 / DP4 / DCP8, whatever one article says."""
     layout = parse(text, gpus, model_of("deepseek-v3"))
     assert layout.attn_tp // layout.dcp == copies
 
 
+DP16 = Layout(attn_dp=16, ep=16, vocab_tp=8, dispatch="all_to_all")
+DP2 = dataclasses.replace(DP16, attn_dp=2, attn_tp=8, dcp=8)
+
+
 @pytest.mark.parametrize(
-    "layout, text",
+    ("layout", "text"),
     [
-        (Layout(attn_dp=2, attn_tp=8, dcp=8, ep=16, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92), vocab_tp=8, dispatch="all_to_all"), "attn_dp=2,dcp=8,ep=16"),
-        (Layout(attn_dp=16, ep=16, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92, True), vocab_tp=8, dispatch="all_to_all"), "attn_dp=16,ep=16"),
-        (Layout(attn_dp=16, ep=16, vocab_tp=8, dispatch="all_to_all"), "attn_dp=16,ep=16,weight_shard=1"),
+        (dataclasses.replace(DP2, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92)), "attn_dp=2,dcp=8,ep=16"),
+        (dataclasses.replace(DP16, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92, True)), "attn_dp=16,ep=16"),
+        (DP16, "attn_dp=16,ep=16,weight_shard=1"),
         (Layout(attn_tp=16, expert_tp=16, vocab_tp=8), "attn_tp=16"),
     ],
-)  # fmt: skip
+)
 def test_print_keeps_what_people_write(layout: Layout, text: str) -> None:
     assert text_of(layout, model_of(K3)) == text
 

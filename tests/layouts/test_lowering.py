@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import equinox as eqx
@@ -90,13 +90,14 @@ def test_bytes_are_whole_in_the_exact_arithmetic_and_real_in_the_smooth_one(name
     np.testing.assert_allclose(real, [float(e.evaluate(exact)) for e in lines], rtol=1e-12)
 
 
-NAMES = ("a", "b", "c")
+NAMES: list[str] = ["a", "b", "c"]
 TERMS = st.tuples(
-    st.fractions(-1000, 1000, max_denominator=64).filter(bool), st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 2))
+    st.fractions(-1000, 1000, max_denominator=64).filter(bool),
+    st.dictionaries(st.sampled_from(NAMES), st.integers(-2, 2)),
 )
 
 
-def _expression(terms: list[tuple[Fraction, dict[str, int]]]) -> Expr:
+def _expression(terms: Sequence[tuple[Fraction, Mapping[str, int]]]) -> Expr:
     return total(
         math.prod(
             [Expr.symbol(n) if p > 0 else ONE / Expr.symbol(n) for n, p in powers.items() for _ in range(abs(p))],
@@ -109,8 +110,8 @@ def _expression(terms: list[tuple[Fraction, dict[str, int]]]) -> Expr:
 @given(st.lists(st.lists(TERMS, max_size=3).map(_expression), max_size=12), st.tuples(*[st.integers(1, 60)] * 3))
 @settings(max_examples=5)
 def test_any_table_of_expressions(table: list[Expr], numbers: tuple[int, int, int]) -> None:
-    """Equal expressions, zero, negative coefficients and negative powers included; not compiled, as every table differs."""
-    named = dict(zip(NAMES, numbers, strict=True))
+    """Equal expressions, zero, negative coefficients and powers included; not compiled, for every table differs."""
+    named: dict[str, Number] = dict(zip(NAMES, numbers, strict=True))
     table = [*table, ZERO, *table[:1]]
     with x64():
         lowered = Lowered(table)

@@ -49,9 +49,9 @@ BREAKS: list[tuple[str, Site, Layout, dict[str, Any], str]] = [
         {},
         "dcp = 2 does not divide the copies of each KV head",
     ),
-    ("mlp", site(LLAMA, gpus=3), Layout(attn_tp=3, expert_tp=3), {}, "attn_tp = 3 does not divide the MLP width (14336)"),
+    ("mlp", site(LLAMA, gpus=3), Layout(attn_tp=3, expert_tp=3), {}, "does not divide the MLP width (14336)"),
     ("experts product", site(K3), DP16, {"expert_tp": 2}, "ep x expert_tp x moe_dp = 16 x 2 x 1 = 32, not tp = 16"),
-    ("no experts", site(LLAMA), Layout(attn_tp=8, attn_dp=2, ep=16), {}, "ep = 16, moe_dp = 1: the model has no routed"),
+    ("no experts", site(LLAMA), Layout(attn_tp=8, attn_dp=2, ep=16), {}, "ep = 16, moe_dp = 1: the model has no"),
     ("experts", site(V3, gpus=12), Layout(attn_dp=12, ep=12), {}, "ep = 12 does not divide the experts (256)"),
     (
         "blocks",
@@ -62,8 +62,8 @@ BREAKS: list[tuple[str, Site, Layout, dict[str, Any], str]] = [
     ),
     ("shard width", site(K3, host=4), DP16, {}, "weight_shard = 8 does not divide tp = 16 and the 4 GPUs of a host"),
     ("shard without layers", site(K3), DP16, {"weight_shard_layers": ShardedLayers()}, "both or neither"),
-    ("layers without shard", site(K3), DP16, {"weight_shard": 1}, "weight_shard = 1 with weight_shard_layers = 1-92+draft"),
-    ("layers past the end", site(K3), DP16, {"weight_shard_layers": ShardedLayers(1, 93)}, "goes past the last layer 92"),
+    ("layers without shard", site(K3), DP16, {"weight_shard": 1}, "weight_shard_layers = 1-92+draft: both or neither"),
+    ("layers past the end", site(K3), DP16, {"weight_shard_layers": ShardedLayers(1, 93)}, "past the last layer 92"),
     ("no draft", site(V3), DP16, {"weight_shard_layers": ShardedLayers(3, 60, True)}, "draft = none, attn_tp = 1"),
     (
         "draft is cut",

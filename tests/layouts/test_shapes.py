@@ -13,11 +13,11 @@ from layouts.mla import MLA
 from layouts.models import load_model
 from layouts.moe import MoE
 from layouts.shapes import ShapeError
-from layouts.symbols import DENSE_TP, MOE_SHARD, QUERY_TP
+from layouts.symbols import MOE_SHARD, QUERY_TP, SHARED_TP
 from layouts.tensor import FORMATS, Precision, Tensor
 
 ALONE = {
-    "attn_tp": 1, "dense_tp": 1, "kv_head_ranks": 1, "vocab_tp": 1, "expert_tp": 1, "query_tp": 1, "experts_rank": 1,
+    "attn_tp": 1, "dense_tp": 1, "shared_tp": 1, "kv_head_ranks": 1, "vocab_tp": 1, "expert_tp": 1, "query_tp": 1, "experts_rank": 1,
     "attention_shard": 1, "moe_shard": 1, "draft_shard": 1,
 }  # fmt: skip
 MIB, GIB = 2**20, 2**30
@@ -111,10 +111,10 @@ def test_experts_of_ep16(k3):
 
 def test_cut_and_shard_divide_payload_but_shard_not_scales(k3):
     down = named(kind(k3, "KDA + LatentMoE").ffn.tensors(), "shared_down_proj")
-    assert (down.cut, down.shard) == (DENSE_TP, MOE_SHARD)
+    assert (down.cut, down.shard) == (SHARED_TP, MOE_SHARD)
     payload, scales = 7168 * 6144, 7168 * 6144 * 4 // 128**2
     assert down.resident(k3.precision).bytes({**ALONE, "moe_shard": 8}) == payload // 8 + scales
-    assert down.resident(k3.precision).bytes({**ALONE, "dense_tp": 8}) == (payload + scales) // 8
+    assert down.resident(k3.precision).bytes({**ALONE, "shared_tp": 8}) == (payload + scales) // 8
 
 
 def test_kda_state_and_replay(k3):  # K13 to K16
@@ -159,8 +159,7 @@ def kv_bytes(name: str, fmt: str, values: Mapping[str, int]) -> int:
         ("qwen3-235b-a22b", "bf16", 4, 48_128),  # case A22
         ("qwen3-235b-a22b", "fp8", 4, 24_064),
         ("llama-3.1-8b", "bf16", 1, 131_072),
-        # 21 full layers hold index keys, 57 share them
-        ("glm-5.2", "fp8", 1, 78 * 656 + 21 * 132),
+        ("glm-5.2", "fp8", 1, 78 * (656 + 132)),  # G07: pools keep index keys for layers that share them, too
     ],
 )
 def test_kv_bytes_a_token(name, fmt, ranks, expected):
@@ -172,10 +171,10 @@ def test_draft_kv(k3):  # K24
     assert k3.draft.kv_bytes("fp8").bytes({"kv_head_ranks": 8}) == 1_280
 
 
-def test_a_shared_indexer_holds_nothing():
+def test_a_shared_indexer_holds_keys_but_no_weights():
     full = Indexer(6144, 2048, 32, 128, 2048, shared=False)
     shared = Indexer(6144, 2048, 32, 128, 2048, shared=True)
-    assert (full.key_bytes, shared.key_bytes) == (132, 0)
+    assert (full.key_bytes, shared.key_bytes) == (132, 132)
     assert shared.tensors() == ()
     assert sum(t.parameters for t in full.tensors()) == 4096 * 2048 + 128 * 6144 + 32 * 6144 + 256
 

@@ -51,9 +51,7 @@ def test_counts_are_exact_at_every_number_of_stages(name: str) -> None:
 def test_no_stage_is_heavier_than_the_heaviest() -> None:
     model = model_of("kimi-k3@article")
     for stages, (first, last) in enumerate(heaviest_stages(model).astype(int), start=1):
-        weights = [
-            sum(model.layers[i].parameters for i in stage_layers(93, s, stages)) for s in range(stages)
-        ]
+        weights = [sum(model.layers[i].parameters for i in stage_layers(93, s, stages)) for s in range(stages)]
         assert sum(model.layers[i].parameters for i in range(first, last + 1)) == max(weights)
 
 
