@@ -30,7 +30,7 @@ from rich.progress import track
 from rich.table import Table
 
 from explorer.evaluate import Tables, evaluate_batch
-from explorer.plan import exact_losses
+from explorer.plan import exact_losses, gradient_pool
 from explorer.relax import bounds_of, cut_from, random_starts
 from explorer.request import Request, make_request
 from explorer.rounding import MOST_EXACT, rounded
@@ -59,6 +59,8 @@ _COMMAND: Final = [
 
 @dataclass(frozen=True)
 class Problem:
+    """One deployment to plan: model and machine by name, mean tokens of context, running requests of the instance."""
+
     model: str
     hardware: str
     gpus: int
@@ -106,14 +108,14 @@ def solve(problem: Problem) -> Outcome:
     def best(space: Space) -> float:
         return float(exact_losses(request, tables, goal, space).min(initial=np.inf))
 
-    near, _ = rounded(search(request, tables), request.site)
-    chance, _ = rounded(_random_ends(request), request.site, len(near))
-    by_gradient, by_chance = best(near), best(chance)
+    pool = gradient_pool(request, tables, goal, search(request, tables))
+    chance, _ = rounded(_random_ends(request), request.site, len(pool.loss))
+    by_gradient, by_chance = float(pool.loss.min()), best(chance)
     space = enumerate_layouts(request.site, _MOST_ENUMERATED)
     optimum = min(by_gradient, by_chance) if space is None else best(space)
     gaps = [float(np.expm1(loss - optimum)) if np.isfinite(loss) else None for loss in (by_gradient, by_chance)]
     size = None if space is None else len(space)
-    return Outcome(problem, size, len(near), gaps[0], gaps[1], time.perf_counter() - started)
+    return Outcome(problem, size, len(pool.loss), gaps[0], gaps[1], time.perf_counter() - started)
 
 
 @in_x64

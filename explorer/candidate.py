@@ -101,7 +101,7 @@ def describe(found: Priced, certified: bool) -> Candidate:
 
 
 def binding(found: Priced) -> str:
-    """The resource on which most of the step is spent, with its share: each op counts to the largest part of its time."""
+    """The resource that most of the step is spent on, with its share: an op counts to the largest part of its time."""
     spent: dict[str, float] = {}
     fields = (ComputeTerms._fields, CollectiveTerms._fields)
     seconds = found.parts.seconds * found.counts * (1.0 - found.table.gathers)

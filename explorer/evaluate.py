@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from explorer.memory.budget import Budget, Memory, MemoryTable, memory
 from explorer.schedule import Schedule
@@ -17,7 +17,7 @@ from hw.compat import COMPILE_TO_RUN_OFTEN, in_x64
 from hw.machine import Machine
 from hw.programs import kept
 from layouts.blocks import step_blocks
-from layouts.cut import Cut
+from layouts.cut import Cut, Scalar
 from layouts.gqa import GQA
 from layouts.load import Load
 from layouts.mla import MLA
@@ -25,8 +25,6 @@ from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.quantities import Traits, quantities
 from layouts.stages import heaviest_stages, layer_counts
-
-Scalar = Float[Array, ""]
 
 # CPU work of a step (scheduling, control sync, launch): hidden while the GPU's step is longer. 3.07 ms is the control
 # sync that article 002 prints for 16 ranks on two hosts.
@@ -63,7 +61,7 @@ class Tables(eqx.Module):
         self.kind_of_layer = model.kind_of_layer
         self.stages = heaviest_stages(model)
 
-    def values(self, ar: Arithmetic, cut: Cut, load: Load, machine: Machine) -> Mapping[str, Array]:
+    def values(self, ar: Arithmetic, cut: Cut, load: Load, machine: Machine) -> Mapping[str, Scalar]:
         """Every quantity of a layout that does not depend on the budget."""
         counts = layer_counts(cut, self.kind_of_layer, self.stages)
         return {**quantities(ar, cut, load, self.traits, machine.sms), **counts}
@@ -85,7 +83,7 @@ class Evaluation(eqx.Module):
     remainder: Scalar
 
     @property
-    def feasible(self) -> Array:
+    def feasible(self) -> Bool[Array | np.ndarray, ""]:
         """Whether the load fits and the reserve holds what lives in it."""
         return (self.slack >= 0) & (self.remainder >= 0)
 
@@ -96,13 +94,13 @@ def evaluate(ar: Arithmetic, tables: Tables, cut: Cut, case: Case) -> Evaluation
     return summary(cut, case, timing(ar, tables, cut, case, values), holding(ar, tables, cut, case, values))
 
 
-def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Array]) -> Schedule:
+def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Schedule:
     """When everything runs."""
     seconds = tables.step.op_seconds(ar, case.machine, values)
     return tables.step.schedule(ar, seconds, cut, jnp.asarray(case.host, dtype=float))
 
 
-def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Array]) -> Memory:
+def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:
     """Where the memory goes."""
     return memory(ar, tables.memory, values, case.load.context, case.budget, case.machine)
 

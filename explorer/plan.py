@@ -1,4 +1,4 @@
-"""The answer to a request: the best layout that gradients found, held against every valid one where they can be counted."""
+"""The answer to a request: the best layout that gradients found, held against every valid one where few enough."""
 
 import functools
 import time
@@ -14,7 +14,7 @@ from explorer.candidate import Candidate, candidates
 from explorer.documents import Document, Schema, heading, plain
 from explorer.evaluate import Case, Evaluation, Tables, evaluate_batch
 from explorer.request import MOST_REQUESTS, Request, RequestError
-from explorer.rounding import MOST_EXACT, joined, rounded
+from explorer.rounding import MOST_EXACT, joined, neighbours, rounded
 from explorer.search import STARTS, STEPS, Found, Goal, goal_of, search
 from hw.compat import in_x64
 from hw.units import format_bytes
@@ -25,6 +25,7 @@ Progress = Callable[[str, float], None]
 
 MOST_ENUMERATED: Final = 400_000  # exact evaluations spent on a whole space
 _SHOWN: Final = 8
+_REFINED: Final = 6  # exact evaluations of neighbours of the best, twice
 _ROUNDS: Final = 4  # exact evaluations of each rounded layout where the concurrency is open
 _DOUBLINGS: Final = tuple(2**i for i in range(13))  # concurrencies tried where the request leaves it open
 
@@ -83,6 +84,12 @@ class Pool:
     loss: Float[np.ndarray, " rows"]
     excess: Float[np.ndarray, " rows"]
     lacking: Float[np.ndarray, " rows"]
+
+    @property
+    def front(self) -> int:
+        """The row to look around: the best that keeps every limit, or else the one that breaks them least."""
+        kept = np.isfinite(self.loss).any()
+        return int(np.argmin(self.loss if kept else self.excess))
 
     def best(self, count: int) -> list[int]:
         """Rows that keep every limit, best first and one a layout; of equals the first."""
@@ -171,12 +178,24 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
 def gradient_pool(request: Request, tables: Tables, goal: Goal, found: Found) -> Pool:
     """What the relaxed ends round to, with at most `MOST_EXACT` exact evaluations.
 
-    Where the concurrency is open, fewer layouts are tried, each at several: limits are nearly straight lines in the
-    number of requests, so a bracket closes on the most that a layout can run in a few evaluations.
+    Most go to the layouts nearest to the ends, the rest to neighbours of the best of them. Where the concurrency is
+    open, fewer layouts are tried, each at several: limits are nearly straight lines in the number of requests, so a
+    bracket closes on the most that a layout can run in a few evaluations.
     """
-    if request.concurrency is not None:
-        near, _ = rounded(found, request.site, MOST_EXACT)
-        return _evaluated(request, tables, goal, near, np.full(len(near), request.concurrency))
+    if request.concurrency is None:
+        return _bracketed(request, tables, goal, found)
+    near, _ = rounded(found, request.site, MOST_EXACT - 2 * _REFINED)
+    pool = _evaluated(request, tables, goal, near, np.full(len(near), request.concurrency))
+    for major in (True, False):
+        best = pool.space.take(np.array([pool.front]))
+        beside = neighbours(best, pool.space, request.site, _REFINED, major)
+        if len(beside):
+            pool = _united(pool, _evaluated(request, tables, goal, beside, np.full(len(beside), request.concurrency)))
+    return pool
+
+
+def _bracketed(request: Request, tables: Tables, goal: Goal, found: Found) -> Pool:
+    """The same where the concurrency is open."""
     near, ends = rounded(found, request.site, MOST_EXACT // _ROUNDS)
     requests = np.maximum(np.rint(np.asarray(found.concurrency)[ends]), 1).astype(np.int64)
     bracket, pools = Bracket.open(len(near)), []

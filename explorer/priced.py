@@ -24,10 +24,8 @@ from hw.machine import Machine
 from hw.programs import kept
 from hw.time import CollectiveTerms, ComputeTerms, collective_terms, compute_terms
 from hw.work import sent_bytes
-from layouts.cut import Cut, cut_of
+from layouts.cut import Cut, Scalar, cut_of
 from layouts.layout import Layout
-
-Scalar = Float[Array, ""]
 
 
 class Parts(eqx.Module):

@@ -38,6 +38,8 @@ class RequestError(MeshwrightError):
 
 
 class Phase(StrEnum):
+    """What a step does: one token (or verified draft) for every running request, or a chunk of their prompts."""
+
     DECODE = "decode"
     PREFILL = "prefill"
 
@@ -181,7 +183,7 @@ def _number(name: str, value: object, default: object, least: float, most: float
     chosen = default if value is None else value
     if isinstance(chosen, bool) or not isinstance(chosen, Real) or chosen != chosen:
         raise RequestError(f"{name} must be a number from {least:g} to {most:g}, not {chosen!r}")
-    if not least <= chosen <= most:
+    if chosen < least or not chosen <= most:
         raise RequestError(f"{name} = {chosen} is out of range: give {least:g} to {most:g}")
     return float(chosen)
 

@@ -10,14 +10,22 @@ import optax
 from jaxtyping import Array, Float
 
 from explorer.evaluate import Case, Evaluation, Tables, evaluate
-from explorer.relax import Bounds, Free, Relaxed, bounds_of, case_from, cut_from, random_starts, rule_excess
+from explorer.relax import (
+    Bounds,
+    Free,
+    Relaxed,
+    bounds_of,
+    case_from,
+    cut_from,
+    random_starts,
+    rule_excess,
+)
 from explorer.request import Objective, Request
 from hw.arithmetic import Smooth
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.programs import kept
-from layouts.cut import Cut
+from layouts.cut import Cut, Scalar
 
-Scalar = Float[Array, ""]
 
 STARTS: Final = 32
 STEPS: Final = 240
@@ -58,8 +66,8 @@ class Found(NamedTuple):
     """Where the starts ended, best first: relaxed cuts (leading axis: starts), concurrencies, losses."""
 
     cuts: Cut
-    concurrency: Float[Array, " starts"]
-    losses: Float[Array, " starts"]
+    concurrency: Float[Array | np.ndarray, " starts"]
+    losses: Float[np.ndarray, " starts"]
 
 
 class _State(NamedTuple):
@@ -108,7 +116,8 @@ def _descend(
         evaluation = evaluate(Smooth(tau), tables, cut, posed)
         return goal.loss(evaluation), jnp.concatenate([goal.excess(evaluation, posed), rule_excess(cut, bounds)])
 
-    def lagrangian(relaxed: Relaxed, tau: Scalar, multipliers: Array) -> tuple[Scalar, Array]:
+    def lagrangian(relaxed: Relaxed, done: Scalar, multipliers: Array) -> tuple[Scalar, Array]:
+        tau = _FIRST_TAU * (_LAST_TAU / _FIRST_TAU) ** done
         loss, excess = priced(relaxed, tau)
         pushed = jnp.maximum(multipliers + _PENALTY * excess, 0.0)
         return loss + ((pushed**2 - multipliers**2) / (2.0 * _PENALTY)).sum(), excess
@@ -117,16 +126,16 @@ def _descend(
     descent = jax.vmap(jax.value_and_grad(lagrangian, has_aux=True), in_axes=(0, None, 0))
 
     def step(state: _State, index: Array) -> tuple[_State, None]:
-        tau = _FIRST_TAU * (_LAST_TAU / _FIRST_TAU) ** (index / (STEPS - 1.0))
-        (loss, excess), slope = descent(state.relaxed, tau, state.multipliers)
+        (loss, excess), slope = descent(state.relaxed, index / (STEPS - 1.0), state.multipliers)
         slope = jax.tree.map(lambda g: jnp.nan_to_num(jnp.clip(g, -10.0, 10.0)), slope)
         with jax.numpy_dtype_promotion("standard"):  # Optax counts its steps in integers
             updates, moments = optimizer.update(slope, state.moments)
         raised = jnp.maximum(state.multipliers + _PENALTY * excess, 0.0)
         multipliers = jnp.where(index % _ROUND == _ROUND - 1, raised, state.multipliers)
-        return _State(optax.apply_updates(state.relaxed, updates), loss, moments, multipliers), None
+        return _State(eqx.apply_updates(state.relaxed, updates), loss, moments, multipliers), None
 
     count = starts.dcp.shape[0]
-    state = _State(starts, jnp.zeros(count), optimizer.init(starts), jnp.zeros((count, _LIMITS)))
+    moments = optimizer.init(eqx.filter(starts, eqx.is_inexact_array))
+    state = _State(starts, jnp.zeros(count), moments, jnp.zeros((count, _LIMITS)))
     end, _ = jax.lax.scan(step, state, jnp.arange(float(STEPS)))
     return end.relaxed, end.loss

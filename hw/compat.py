@@ -59,7 +59,7 @@ def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:
 
 @contextlib.contextmanager
 def outside_compilation_cache() -> Iterator[None]:
-    """Programs compiled in the block are not written to JAX's cache: one that comes from there cannot be packed again."""
+    """Programs compiled in the block stay out of JAX's cache: one that comes from there cannot be packed again."""
     least = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, least)
     jax.config.update(least, 1e9)

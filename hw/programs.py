@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import equinox as eqx
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from hw.compat import outside_compilation_cache, pack_executable, unpack_executable
 
@@ -33,14 +34,15 @@ def kept(compiler_options: Mapping[str, bool | int]) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        compiled = eqx.filter_jit(function, compiler_options=dict(compiler_options))
+        # Equinox passes the keywords of jax.jit on, but its overloads do not declare them
+        compiled = eqx.filter_jit(function, compiler_options=dict(compiler_options))  # pyright: ignore[reportCallIssue]
         ready: dict[Any, Callable[..., Any]] = {}
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
             folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
             leaves, structure = jax.tree.flatten(args)
-            if folder is None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            if folder is None or any(isinstance(leaf, Tracer) for leaf in leaves):
                 return compiled(*args)
             program = _Program(function, leaves, structure, dict(compiler_options))
             if program.signature not in ready:

@@ -101,15 +101,18 @@ def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
 def _layer_block(layer: Layer, name: str, precision: Precision, prefill: bool = False) -> Block:
     tensors = layer.tensors()
     split = len(layer.attention.tensors())
-    body = (_PREFILL if prefill else _DECODE)[type(layer.attention)]
     ops = (
         norm("input_norm", ROWS, layer.hidden),
-        *body(layer.attention, tensors[:split], precision),
+        *_body(layer, prefill)(layer.attention, tensors[:split], precision),
         *(_prompt_gather(layer, precision) if prefill else ()),
         *_feed_forward(layer, tensors[split:], precision),
         *weight_gather(tensors, precision),
     )
     return Block(name, ops, gathered_bytes(tensors, precision))
+
+
+def _body(layer: Layer, prefill: bool) -> Body:
+    return (_PREFILL if prefill else _DECODE)[type(layer.attention)]
 
 
 def _feed_forward(layer: Layer, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from layouts.layout import DCP_BACKENDS, DISPATCHES, PADDINGS, Layout
 
-Scalar = Float[Array, ""]
+# NumPy in a cut of valid layouts, JAX in one that a program traces; a batch has a leading axis on every leaf.
+Scalar = Float[Array | np.ndarray, ""]
 
 
 class Cut(eqx.Module):
@@ -34,9 +35,9 @@ class Cut(eqx.Module):
     sharded_first: Scalar
     sharded_last: Scalar
     sharded_draft: Scalar
-    dcp_backend: Float[Array, " backends"]
-    dispatch: Float[Array, " dispatches"]
-    padding: Float[Array, " paddings"]
+    dcp_backend: Float[Array | np.ndarray, " backends"]
+    dispatch: Float[Array | np.ndarray, " dispatches"]
+    padding: Float[Array | np.ndarray, " paddings"]
 
     @property
     def tp(self) -> Scalar:
@@ -58,10 +59,10 @@ def cut_of(layout: Layout) -> Cut:
     """The exact cut of a layout, as NumPy float64."""
     layers = layout.weight_shard_layers
     return Cut(
-        **{name: np.float64(getattr(layout, name)) for name in DEGREES},
-        sharded_first=np.float64(layers.first),
-        sharded_last=np.float64(layers.last),
-        sharded_draft=np.float64(layers.draft),
+        **{name: np.asarray(getattr(layout, name), np.float64) for name in DEGREES},
+        sharded_first=np.asarray(layers.first, np.float64),
+        sharded_last=np.asarray(layers.last, np.float64),
+        sharded_draft=np.asarray(layers.draft, np.float64),
         dcp_backend=_one_hot(layout.dcp_backend, DCP_BACKENDS),
         dispatch=_one_hot(layout.dispatch, DISPATCHES),
         padding=_one_hot(layout.padding, PADDINGS),

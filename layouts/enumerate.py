@@ -1,6 +1,5 @@
 """Every valid layout of a number of GPUs, as arrays: axes are joined one after the other, and rules cut early."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +27,7 @@ _CHOICES: Final = {"dcp_backend": DCP_BACKENDS, "dispatch": DISPATCHES, "padding
 
 
 def divisors(n: int) -> tuple[int, ...]:
+    """Every positive divisor of n, smallest first."""
     return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
@@ -60,8 +60,8 @@ class Space:
     def layout(self, row: int) -> Layout:
         """One of them as a layout."""
         values: dict[str, Any] = {n: int(c[row]) for n, c in self.columns.items() if n not in _SHARDED}
-        sharded = ShardedLayers(*(int(self.columns[n][row]) for n in _SHARDED))
-        values["weight_shard_layers"] = dataclasses.replace(sharded, draft=bool(sharded.draft))
+        first, last, draft = (int(self.columns[n][row]) for n in _SHARDED)
+        values["weight_shard_layers"] = ShardedLayers(first, last, bool(draft))
         return Layout(**{n: _CHOICES[n][v] if n in _CHOICES else v for n, v in values.items()})
 
     def cuts(self) -> Cut:
@@ -186,7 +186,9 @@ def _view(columns: dict[str, np.ndarray]) -> Any:
     """The columns under the names of a layout's fields, for rules to look at; keys not joined yet stay at one."""
     fields: dict[str, Any] = {n: c for n, c in columns.items() if n not in _SHARDED and n != "_away"}
     if set(_SHARDED) <= set(columns):
-        fields["weight_shard_layers"] = ShardedLayers(*(columns[name] for name in _SHARDED))
+        first, last, draft = (columns[name] for name in _SHARDED)
+        # rules read a whole column where a layout has one number
+        fields["weight_shard_layers"] = ShardedLayers(first, last, draft)  # pyright: ignore[reportArgumentType]
     for name, choices in _CHOICES.items():
         if name in columns:
             fields[name] = np.array(choices)[columns[name]]

@@ -23,7 +23,8 @@ class Op:
 
     flops, bytes (HBM, read plus written) and ctas are those of one rank; `payload`, `size`, `stride` follow
     `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
-    belongs to (0 or 1 in a valid layout). `program` is False for an engine's kernel that has no JAX program here: priced, never audited.
+    belongs to (0 or 1 in a valid layout). `program` is False for an engine's kernel that has no JAX program here: it is
+    priced, never audited.
     """
 
     name: str

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
 from hw.arithmetic import Arithmetic
-from layouts.cut import DEGREES, Cut
+from layouts.cut import DEGREES, Cut, Scalar
 from layouts.load import Load
 from layouts.serving.graphs import graph_batch
 
-Scalar = Float[Array, ""]
 Values = dict[str, Scalar]
 
 _KERNEL_ROWS = 128  # rows of one tile of the split-KV decode kernel (its M128 two-CTA path)
@@ -197,5 +196,5 @@ def above_one(degrees: Mapping[str, Scalar]) -> Values:
     return dict(zip(degrees, _above_one(jnp.stack(list(degrees.values()))), strict=True))
 
 
-def _above_one(degree: Array) -> Array:
+def _above_one(degree: Scalar) -> Array:
     return jnp.clip(jnp.log2(degree), 0.0, 1.0)

@@ -51,7 +51,7 @@ MEANING: Final[dict[str, str]] = {
     "context": "mean tokens of context of a running request",
     "verify": "tokens that a request verifies in a step",
     # attention kernels
-    "kv_tokens": "KV tokens that one rank reads in a layer: requests x context / dcp, in prefill a chunk and its prefix",
+    "kv_tokens": "KV tokens that one rank reads in a layer: requests x context / dcp; in prefill, chunk and prefix",
     "index_tokens": "index keys that one rank scores in a layer: requests x context (the index K is replicated)",
     "sparse_tokens": "KV tokens read where the indexer keeps only its top k",
     "window_tokens": "KV tokens read inside a sliding window",

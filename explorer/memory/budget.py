@@ -17,11 +17,11 @@ from explorer.memory.lines import Group, Line, fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
 from layouts.blocks import StepBlocks
+from layouts.cut import Scalar
 from layouts.expression import ONE, Expr
 from layouts.lowering import Lowered, Vector
 from layouts.models.model import Model
 
-Scalar = Float[Array, ""]
 _BUFFERS: Final = 2  # staging buffers: one is read while the other is written
 LEAST_FRACTION: Final = 0.05
 MOST_FRACTION: Final = 0.97
@@ -103,7 +103,7 @@ class MemoryTable(eqx.Module):
 def memory(
     ar: Arithmetic,
     table: MemoryTable,
-    values: Mapping[str, Array],
+    values: Mapping[str, Scalar],
     context: ArrayLike,
     budget: Budget,
     machine: Machine,
@@ -176,7 +176,7 @@ def _largest_fraction(free: Scalar, reserved: Scalar, held: Scalar, mapped: Scal
 
 
 def _staging(
-    ar: Arithmetic, values: Mapping[str, Array], sizes: Float[Array, " kinds"], kinds: int
+    ar: Arithmetic, values: Mapping[str, Scalar], sizes: Float[Array, " kinds"], kinds: int
 ) -> tuple[Scalar, Scalar]:
     """Two buffers of the largest gathered layer, for the target's `kinds` and for the draft's that follow them.
 

@@ -48,7 +48,7 @@ def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
 
 
 def _prepare(mla: MLA) -> Op:
-    """Norms, rotation, absorbed queries packed for the kernel, and the write of the latent (article 000, mla_prepare)."""
+    """Norms, rotation, packing of absorbed queries for the kernel, write of the latent (article 000, mla_prepare)."""
     heads = DCP * mla.heads / ATTN_TP
     return elementwise("mla_prepare", ROWS * heads * (2 * _BF16 * mla.kv_values) + ROWS * (2 * _BF16 * mla.kv_values))
 

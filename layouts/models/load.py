@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from layouts.models import presets
 from layouts.models.config import LARGEST_CONTEXT, Config, read_json
@@ -11,7 +12,7 @@ from layouts.models.draft import Draft
 from layouts.models.drafts import block_draft, mtp_draft
 from layouts.models.errors import ModelError
 from layouts.models.families import READERS, Body
-from layouts.models.model import Default, Model
+from layouts.models.model import Model
 from layouts.precision import Quantization, checked_formats, parse_precision, read_precision
 from layouts.shapes import ShapeError
 from layouts.tensor import Format, Precision
@@ -23,7 +24,7 @@ class _Build:
 
     draft: str = "none"
     formats: Mapping[str, Format] = field(default_factory=lambda: MappingProxyType({}))
-    defaults: Mapping[str, Default] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def load_model(name_or_path: str, draft: str | None = None, precision: str | None = None) -> Model:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from layouts.gqa import GQA
 from layouts.models.draft import Draft
@@ -14,15 +15,14 @@ from layouts.shapes import BF16, vector
 from layouts.symbols import LOGIT_ROWS, VOCAB_TP
 from layouts.tensor import Format, Precision, Tensor
 
-Default = str | int | float
-
 
 @dataclass(frozen=True)
 class Model:
     """A decoder. `layers` are those of the model itself; MTP layers belong to the draft.
 
     `tied`: the vocabulary matrix serves as embedding and head. `notes` say what was assumed or left out;
-    `defaults` are request defaults that a preset brings along (accept_length, verify_width, vocab_tp, ...).
+    `defaults` are request defaults that a preset brings along (accept_length, verify_width, vocab_tp, ...), as its TOML
+    has them: numbers, and for graph_sizes a list.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Model:
     draft: Draft | None
     precision: Precision
     notes: tuple[str, ...] = ()
-    defaults: Mapping[str, Default] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         if not self.layers:

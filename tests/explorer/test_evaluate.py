@@ -55,7 +55,7 @@ def test_a_batch_is_its_layouts_one_by_one() -> None:
     factor=st.floats(1.001, 10),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_a_faster_machine_is_never_slower(model: str, figure: str, factor: float, seed: int) -> None:
     asked = setting(model)
     layouts = asked.layouts(50, seed)

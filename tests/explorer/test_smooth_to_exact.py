@@ -14,7 +14,7 @@ from explorer.evaluate import Case, Evaluation, Tables, evaluate, evaluate_batch
 from hw.arithmetic import Smooth
 from hw.compat import COMPILE_TO_RUN_ONCE, x64
 from hw.programs import kept
-from layouts.cut import DEGREES, Cut
+from layouts.cut import DEGREES, Cut, Scalar
 from tests.explorer.settings import ARTICLE, QWEN, V3, setting
 
 SHARPEST = 1e-5
@@ -88,10 +88,10 @@ def interior(rng: np.random.Generator, context: float, concurrency: float) -> np
     return np.array([*(degrees[name] for name in DEGREES), *weights, rng.uniform(), rng.uniform(30, 60), *load])
 
 
-def step_at(tables: Tables, case: Case) -> Callable[[Array, Point], Array]:
+def step_at(tables: Tables, case: Case) -> Callable[[Array, Point], Scalar]:
     """Step as a function of tau and of a point: degrees, context and concurrency in doublings, weights as they are."""
 
-    def step(tau: Array, point: Point) -> Array:
+    def step(tau: Array, point: Point) -> Scalar:
         at = dict(zip(NAMES, point, strict=True))
         cut = Cut(
             **{name: jnp.exp2(at[name]) for name in DEGREES},

@@ -69,7 +69,7 @@ def test_every_op_and_line_of_a_model(name: str, prefill: bool) -> None:
     model = model_of(name)
     ops, lines = op_expressions(model, prefill), byte_expressions(model, prefill)
     with x64():
-        for quantities in situations(name, prefill, 12):
+        for quantities in situations(name, prefill, 8):
             numbers = as_floats(quantities)
             exact = {n: Fraction(float(v)) for n, v in quantities.items()}
             np.testing.assert_allclose(
@@ -108,7 +108,7 @@ def _expression(terms: Sequence[tuple[Fraction, Mapping[str, int]]]) -> Expr:
 
 
 @given(st.lists(st.lists(TERMS, max_size=3).map(_expression), max_size=12), st.tuples(*[st.integers(1, 60)] * 3))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_any_table_of_expressions(table: list[Expr], numbers: tuple[int, int, int]) -> None:
     """Equal expressions, zero, negative coefficients and powers included; not compiled, for every table differs."""
     named: dict[str, Number] = dict(zip(NAMES, numbers, strict=True))

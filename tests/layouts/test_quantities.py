@@ -66,7 +66,7 @@ def differences(model: Model, layout: Layout, case: Case) -> dict[str, tuple[flo
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data(), case=CASES)
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_decode_quantity_is_that_of_plain_python(name: str, data: st.DataObject, case: Case) -> None:
     layout = data.draw(layouts(name, 16) | layouts(name, 24))
     assert differences(model_of(name), layout, case) == {}
@@ -74,7 +74,7 @@ def test_every_decode_quantity_is_that_of_plain_python(name: str, data: st.DataO
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data(), case=CASES)
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_prefill_quantity_is_that_of_plain_python(name: str, data: st.DataObject, case: Case) -> None:
     layout = data.draw(layouts(name, 16, prefill=True) | layouts(name, 24, prefill=True))
     prefill = Case(case.context, case.concurrency, 1, case.sizes, case.sms, case.chunk, True)

@@ -17,8 +17,8 @@ from layouts.symbols import MOE_SHARD, QUERY_TP, SHARED_TP
 from layouts.tensor import FORMATS, Precision, Tensor
 
 ALONE = {
-    "attn_tp": 1, "dense_tp": 1, "shared_tp": 1, "kv_head_ranks": 1, "vocab_tp": 1, "expert_tp": 1, "query_tp": 1, "experts_rank": 1,
-    "attention_shard": 1, "moe_shard": 1, "draft_shard": 1,
+    "attn_tp": 1, "dense_tp": 1, "shared_tp": 1, "kv_head_ranks": 1, "vocab_tp": 1, "expert_tp": 1, "query_tp": 1,
+    "experts_rank": 1, "attention_shard": 1, "moe_shard": 1, "draft_shard": 1,
 }  # fmt: skip
 MIB, GIB = 2**20, 2**30
 

@@ -3,12 +3,13 @@
 import dataclasses
 
 import hypothesis.strategies as st
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 
 from hw.compat import x64
-from layouts.cut import cut_of
+from layouts.cut import cut_of, cuts_of
 from layouts.layout import Layout, ShardedLayers
 from layouts.stages import heaviest_stages, layer_counts, stage_bounds
 from tests.layouts.oracle import stage_layers
@@ -35,9 +36,11 @@ def test_counts_are_exact_at_every_number_of_stages(name: str) -> None:
     bounds = heaviest_stages(model)
     layers = len(model.layers)
     sharded = ShardedLayers(layers // 3, 2 * layers // 3)
+    cuts = cuts_of([Layout(pp=stages, weight_shard_layers=sharded) for stages in range(1, layers + 1)])
+    with x64():
+        found = jax.vmap(lambda cut: layer_counts(cut, model.kind_of_layer, bounds))(cuts)
     for stages in range(1, layers + 1):
-        with x64():
-            counts = layer_counts(cut_of(Layout(pp=stages, weight_shard_layers=sharded)), model.kind_of_layer, bounds)
+        counts = {name: column[stages - 1] for name, column in jax.tree.map(np.asarray, found).items()}
         first, last = map(int, bounds[stages - 1])
         held = range(first, last + 1)
         assert held in [stage_layers(layers, s, stages) for s in range(stages)]
