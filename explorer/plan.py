@@ -1,4 +1,4 @@
-"""The answer to a request: the best layout that gradients found, held against every valid one where few enough."""
+"""The answer to a request: the best layout that gradients found, held against every valid one if they are few."""
 
 import functools
 import time
@@ -25,7 +25,8 @@ Progress = Callable[[str, float], None]
 
 MOST_ENUMERATED: Final = 400_000  # exact evaluations spent on a whole space
 _SHOWN: Final = 8
-_REFINED: Final = 6  # exact evaluations of neighbours of the best, twice
+_REFINED: Final = 6  # exact evaluations of a look around the best
+_LOOKS: Final = (True, True, False)  # whether it takes layouts that differ in what moves the cost most
 _ROUNDS: Final = 4  # exact evaluations of each rounded layout where the concurrency is open
 _DOUBLINGS: Final = tuple(2**i for i in range(13))  # concurrencies tried where the request leaves it open
 
@@ -184,9 +185,9 @@ def gradient_pool(request: Request, tables: Tables, goal: Goal, found: Found) ->
     """
     if request.concurrency is None:
         return _bracketed(request, tables, goal, found)
-    near, _ = rounded(found, request.site, MOST_EXACT - 2 * _REFINED)
+    near, _ = rounded(found, request.site, MOST_EXACT - len(_LOOKS) * _REFINED)
     pool = _evaluated(request, tables, goal, near, np.full(len(near), request.concurrency))
-    for major in (True, False):
+    for major in _LOOKS:
         best = pool.space.take(np.array([pool.front]))
         beside = neighbours(best, pool.space, request.site, _REFINED, major)
         if len(beside):

@@ -12,12 +12,11 @@ from jaxtyping import Array, Float
 from explorer.evaluate import Case
 from explorer.memory.budget import LEAST_FRACTION, MOST_FRACTION
 from explorer.request import MOST_REQUESTS, Request
-from layouts.cut import Cut
+from layouts.cut import Cut, Scalar
 from layouts.enumerate import divisors
 from layouts.layout import DCP_BACKENDS, DISPATCHES, PADDINGS, default_sharded_layers
 from layouts.rules import Site
 
-Scalar = Float[Array, ""]
 _CLOSED: Final = -30.0  # a logit that shuts an axis
 
 
@@ -30,16 +29,16 @@ class Relaxed(eqx.Module):
     sigmoid of the most requests, `extra` the slots beyond those that run, in doublings.
     """
 
-    attention: Float[Array, "5"]
-    experts: Float[Array, "3"]
+    attention: Float[Array | np.ndarray, "5"]
+    experts: Float[Array | np.ndarray, "3"]
     dcp: Scalar
     vocab: Scalar
     shard: Scalar
     sharded: Scalar
     draft: Scalar
-    dcp_backend: Float[Array, " backends"]
-    dispatch: Float[Array, " dispatches"]
-    padding: Float[Array, " paddings"]
+    dcp_backend: Float[Array | np.ndarray, " backends"]
+    dispatch: Float[Array | np.ndarray, " dispatches"]
+    padding: Float[Array | np.ndarray, " paddings"]
     fraction: Scalar
     concurrency: Scalar
     extra: Scalar
@@ -73,16 +72,16 @@ def bounds_of(site: Site) -> Bounds:
     attn_tp = max(d for d in whole if all(h % d == 0 for h in site.heads))
     ep = max(d for d in whole if all(m.experts % d == 0 for m in site.moes)) if site.moes else 1
     return Bounds(
-        gpus=np.float64(math.log2(site.gpus)),
+        gpus=np.asarray(math.log2(site.gpus)),
         closed=np.array([0.0, 0.0, 0.0, 0.0, 0.0 if site.prefill else _CLOSED]),
-        most_attn_tp=np.float64(math.log2(attn_tp)),
-        most_ep=np.float64(math.log2(ep)),
-        most_pp=np.float64(math.log2(len(model.layers))),
-        kv_heads=np.float64(math.log2(max(site.kv_heads, default=1))),
-        most_shard=np.float64(math.log2(math.gcd(site.gpus_per_host, site.gpus))),
-        first=np.float64(layers.first),
-        last=np.float64(layers.last),
-        draft=np.float64(model.draft is not None),
+        most_attn_tp=np.asarray(math.log2(attn_tp)),
+        most_ep=np.asarray(math.log2(ep)),
+        most_pp=np.asarray(math.log2(len(model.layers))),
+        kv_heads=np.asarray(math.log2(max(site.kv_heads, default=1))),
+        most_shard=np.asarray(math.log2(math.gcd(site.gpus_per_host, site.gpus))),
+        first=np.asarray(layers.first, np.float64),
+        last=np.asarray(layers.last, np.float64),
+        draft=np.asarray(model.draft is not None, np.float64),
         prefill=site.prefill,
         experts=bool(site.moes),
         fused=site.domain > site.gpus_per_host,
@@ -90,11 +89,16 @@ def bounds_of(site: Site) -> Bounds:
 
 
 def random_starts(seed: int, starts: int) -> Relaxed:
-    """Independent starts all over the space: each leaf normal, wide enough to reach the corners."""
+    """Independent starts all over the space: each leaf normal, wide enough to reach the corners.
+
+    Loads start small and memory mostly given out, so that a descent grows into its limits from inside.
+    """
     random = np.random.default_rng(seed)
     shapes = {"attention": (5,), "experts": (3,)}
     shapes |= {"dcp_backend": (len(DCP_BACKENDS),), "dispatch": (len(DISPATCHES),), "padding": (len(PADDINGS),)}
-    return Relaxed(**{name: random.normal(0.0, 1.5, (starts, *shapes.get(name, ()))) for name in _NAMES})
+    middle = {"concurrency": (-1.5, 0.3), "fraction": (1.5, 0.3), "extra": (-2.0, 0.3)}
+    drawn = {name: random.normal(*middle.get(name, (0.0, 2.5)), (starts, *shapes.get(name, ()))) for name in _NAMES}
+    return Relaxed(**drawn)
 
 
 def cut_from(relaxed: Relaxed, bounds: Bounds) -> Cut:

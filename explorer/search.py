@@ -10,22 +10,12 @@ import optax
 from jaxtyping import Array, Float
 
 from explorer.evaluate import Case, Evaluation, Tables, evaluate
-from explorer.relax import (
-    Bounds,
-    Free,
-    Relaxed,
-    bounds_of,
-    case_from,
-    cut_from,
-    random_starts,
-    rule_excess,
-)
+from explorer.relax import Bounds, Free, Relaxed, bounds_of, case_from, cut_from, random_starts, rule_excess
 from explorer.request import Objective, Request
 from hw.arithmetic import Smooth
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.programs import kept
 from layouts.cut import Cut, Scalar
-
 
 STARTS: Final = 32
 STEPS: Final = 240
@@ -55,11 +45,17 @@ class Goal(eqx.Module):
         }[self.objective]()
 
     def excess(self, evaluation: Evaluation, case: Case) -> Float[Array, " limits"]:
-        """How far memory, its reserve and the token latency are beyond their limits, relative to them (<= 0 inside)."""
+        """Logarithms of what memory, its reserve and the latency limit are asked for, over what they give.
+
+        Positive where a limit is broken; far beyond one, a logarithm keeps its multiplier within bounds.
+        """
         memory = case.machine.memory_bytes
         tpot = evaluation.step / jnp.asarray(case.load.accept, dtype=float)
-        late = jnp.where(jnp.isinf(self.max_tpot), -1.0, tpot / self.max_tpot - 1.0)
-        return jnp.stack([-evaluation.slack / memory, -evaluation.remainder / memory, late])
+        limit = jnp.asarray(self.max_tpot, dtype=float)
+        free = jnp.isinf(limit)
+        late = jnp.where(free, -1.0, jnp.log(tpot / jnp.where(free, 1.0, limit)))
+        short = jnp.log1p(-jnp.stack([evaluation.slack, evaluation.remainder]) / memory)
+        return jnp.concatenate([short, late[None]])
 
 
 class Found(NamedTuple):
@@ -72,9 +68,9 @@ class Found(NamedTuple):
 
 class _State(NamedTuple):
     relaxed: Relaxed
-    loss: Scalar
+    loss: Float[Array, " starts"]
     moments: optax.OptState
-    multipliers: Float[Array, " limits"]
+    multipliers: Float[Array, "starts limits"]
 
 
 def goal_of(request: Request) -> Goal:
@@ -127,7 +123,7 @@ def _descend(
 
     def step(state: _State, index: Array) -> tuple[_State, None]:
         (loss, excess), slope = descent(state.relaxed, index / (STEPS - 1.0), state.multipliers)
-        slope = jax.tree.map(lambda g: jnp.nan_to_num(jnp.clip(g, -10.0, 10.0)), slope)
+        slope = jax.tree.map(lambda g: jnp.clip(g, -10.0, 10.0), slope)
         with jax.numpy_dtype_promotion("standard"):  # Optax counts its steps in integers
             updates, moments = optimizer.update(slope, state.moments)
         raised = jnp.maximum(state.multipliers + _PENALTY * excess, 0.0)

@@ -61,9 +61,12 @@ class Smooth(Arithmetic):
         self.tau = jnp.asarray(tau, dtype=float)
 
     def ceil(self, x: ArrayLike) -> Real:
-        """A straight line mixed with a smooth step that rises just after each integer."""
+        """A straight line mixed with a smooth step that rises just after each integer.
+
+        Sharpness is relative to x: of thousands, rounding up hardly matters, and a staircase would hide the slope.
+        """
         x = jnp.asarray(x)
-        line = jnp.minimum(4.0 * self.tau, 1.0)
+        line = jnp.minimum(4.0 * self.tau * jnp.maximum(jnp.abs(x), 1.0), 1.0)
         base = jnp.floor(x)
         t = jnp.minimum((x - base) / line, 1.0)
         return base + line * (x - base) + (1.0 - line) * t * t * (3.0 - 2.0 * t)

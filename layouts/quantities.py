@@ -35,8 +35,8 @@ def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayL
     """Every quantity that does not depend on the memory budget. All are strictly positive where they divide."""
     values: Values = {name: jnp.asarray(getattr(cut, name), dtype=float) for name in DEGREES}
     values["tp"] = cut.tp
-    values["sharded_draft"] = cut.sharded_draft
     several = above_one({**values, "verify": jnp.asarray(load.verify, dtype=float)})
+    values["sharded_draft"] = cut.sharded_draft  # a share: it may be zero
     values |= _rows(ar, cut, load)
     values |= _cuts(ar, cut, traits, several)
     values |= _experts(ar, cut, load, traits, values)
