@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -151,13 +152,14 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
     """
     started = time.perf_counter()
     tables, goal = Tables(request.model, request.prefill), goal_of(request)
-    progress("descending from random starts", 0.05)
-    found = search(request, tables)
-    progress("rounding to valid layouts", 0.55)
+    progress("descending from random starts, and enumerating the space", 0.05)
+    with ThreadPoolExecutor(1) as beside:  # the two know nothing of each other, and compile on a core each
+        enumerating = beside.submit(_everything, request, tables, goal)
+        found = search(request, tables)
+        progress("rounding to valid layouts", 0.7)
+        everything = enumerating.result()
     by_gradient = gradient_pool(request, tables, goal, found)
-    progress("enumerating the space", 0.65)
-    everything = _everything(request, tables, goal)
-    progress("describing the candidates", 0.9)
+    progress("describing the candidates", 0.85)
     pool = by_gradient if everything is None else _united(by_gradient, everything)
     rows = pool.best(_SHOWN)
     if not rows:

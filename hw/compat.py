@@ -8,6 +8,7 @@ import functools
 import os
 import pathlib
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -57,16 +58,30 @@ def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:
     return folder
 
 
+class _Outside:
+    """How many threads compile outside the cache, and the threshold to go back to after the last."""
+
+    lock: Final = threading.Lock()
+    inside = 0
+    before = 0.0
+
+
 @contextlib.contextmanager
 def outside_compilation_cache() -> Iterator[None]:
     """Programs compiled in the block stay out of JAX's cache: one that comes from there cannot be packed again."""
     least = "jax_persistent_cache_min_compile_time_secs"
-    before = getattr(jax.config, least)
-    jax.config.update(least, 1e9)
+    with _Outside.lock:
+        if _Outside.inside == 0:
+            _Outside.before = getattr(jax.config, least)
+            jax.config.update(least, 1e9)
+        _Outside.inside += 1
     try:
         yield
     finally:
-        jax.config.update(least, before)
+        with _Outside.lock:
+            _Outside.inside -= 1
+            if _Outside.inside == 0:
+                jax.config.update(least, _Outside.before)
 
 
 def pack_executable(executable: jax.stages.Compiled) -> bytes:
