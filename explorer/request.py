@@ -108,7 +108,7 @@ class Request:
 
     def layout(self, text: str) -> Layout:
         """A layout in text form, checked against every rule; raises a MeshwrightError that names the nearest valid."""
-        return checked(parse(text, self.gpus, self.model), self.site)
+        return checked(parse(text, self.gpus, self.model), self.site, text)
 
 
 def make_request(
@@ -139,7 +139,8 @@ def make_request(
     """
     loaded = load_model(model, draft, precision)
     defaults = loaded.defaults
-    width = _whole("verify-width", verify_width, defaults.get("verify_width", 1), 1, 64)
+    drafted = loaded.draft is not None  # without a draft there is nothing to verify, whatever the build is used to
+    width = _whole("verify-width", verify_width, defaults.get("verify_width", 1) if drafted else 1, 1, 64)
     accept = _number("accept-length", accept_length, min(defaults.get("accept_length", 1.0), width), 1, 64)
     if accept > width:
         raise RequestError(f"accept-length {accept:g} exceeds verify-width {width}: a step accepts what it verifies")

@@ -91,7 +91,7 @@ def collective_terms(machine: Machine, collective: Collective) -> CollectiveTerm
         ring, sent * jnp.minimum(m - 1.0, 1.0), jnp.where(send, sent * (1.0 - crosses), _inside(payload, m, n))
     )
     nic = jnp.where(ring, sent / m * crosses, jnp.where(send, sent * crosses, payload * outside))
-    launches = jnp.where(engine, n - 1.0, jnp.minimum(jnp.log2(n), 1.0))
+    launches = jnp.where(engine | send, n - 1.0, jnp.minimum(jnp.log2(n), 1.0))
     present = jnp.where(payload > 0, 1.0, 0.0).astype(payload.dtype)
     return CollectiveTerms(
         latency=present * (curves.latency[kind] * launches + curves.nic_latency[kind] * outside),

@@ -150,15 +150,18 @@ def nearest(layout: Layout, site: Site) -> tuple[str, ...]:
     return tuple(texts[:_NEAREST])
 
 
-def checked(layout: Layout, site: Site) -> Layout:
-    """The layout itself if it is valid; LayoutError with rule, values and nearest valid layouts if not."""
+def checked(layout: Layout, site: Site, text: str | None = None) -> Layout:
+    """The layout itself if it is valid; LayoutError with rule, values and nearest valid layouts if not.
+
+    `text` is what the user wrote.
+    """
     messages = broken(layout, site)
     if messages:
         # degrees derived from a product that does not come out would only add noise
         messages = messages[: 1 if layout.gpus != site.gpus else None]
         near = nearest(layout, site)
         hint = f"nearest valid: {' or '.join(near)}" if near else f"no layout of {site.gpus} GPUs is valid"
-        raise LayoutError(f"layout {text_of(layout, site.model)}: {'; '.join(messages)}; {hint}")
+        raise LayoutError(f"layout {text or text_of(layout, site.model)}: {'; '.join(messages)}; {hint}")
     return layout
 
 

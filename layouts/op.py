@@ -9,6 +9,9 @@ from layouts.expression import ONE, ZERO, Expr, Number
 from layouts.tensor import Precision, Tensor
 
 
+_BF16 = 2  # bytes of an activation
+
+
 class Stream(StrEnum):
     """Where an op runs. Ops of one stream follow each other; streams run beside each other."""
 
@@ -62,13 +65,12 @@ def gemm(tensor: Tensor, precision: Precision, family: Family = Family.GEMM, rea
     cut = tensor.work_cut or tensor.cut
     if read is None:
         read = (stored.payload + stored.scale) * tensor.parameters * ONE / cut
-    activations = tensor.rows * (2 * tensor.inp) + tensor.rows * (2 * tensor.out) / cut
     return Op(
         tensor.name,
         family=family,
         rate=Rate(stored.rate),
         flops=tensor.rows * (2 * tensor.parameters) / cut,
-        bytes=read + activations,
+        bytes=read + tensor.activations() * _BF16,
     )
 
 

@@ -79,7 +79,8 @@ def _rows(ar: Arithmetic, cut: Cut, load: Load) -> Values:
         rows = batch * verify
     # rows are scattered over the attention group in equal parts
     rows = cut.attn_tp * ar.ceil(rows / cut.attn_tp)
-    return {"requests": requests, "batch": batch, "rows": rows, "verify": verify}
+    captured = jnp.minimum(rows, jnp.asarray(load.graph_sizes, dtype=float)[-1] * verify)
+    return {"requests": requests, "batch": batch, "rows": rows, "verify": verify, "graph_rows": captured}
 
 
 def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:

@@ -48,5 +48,5 @@ def gated_mlp(
     """Gate and up, held as one (2 x intermediate, hidden), and down (hidden, intermediate) of a SwiGLU-like MLP."""
     return (
         Tensor(f"{prefix}gate_up_proj", 2 * intermediate, hidden, component, rows, cut, shard=shard),
-        Tensor(f"{prefix}down_proj", hidden, intermediate, component, rows, cut, shard=shard),
+        Tensor(f"{prefix}down_proj", hidden, intermediate, component, rows, cut, shard=shard, cut_input=True),
     )

@@ -49,6 +49,7 @@ MEANING: Final[dict[str, str]] = {
     "draft_rows": "token rows of one attention group in a draft pass",
     "draft_verify": "rows of one request in a draft pass",
     "context": "mean tokens of context of a running request",
+    "graph_rows": "token rows of the largest graph that the load makes an attention group capture",
     "verify": "tokens that a request verifies in a step",
     # attention kernels
     "kv_tokens": "KV tokens that one rank reads in a layer: requests x context / dcp; in prefill, chunk and prefix",
@@ -111,6 +112,7 @@ INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = (
     _symbol("attention_ctas"),
 )
 SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
+GRAPH_ROWS = _symbol("graph_rows")
 LOGIT_ROWS = _symbol("logit_rows")
 BY_ALL_TO_ALL, BY_MAX_LEN = _symbol("by_all_to_all"), _symbol("by_max_len")
 BY_SUM_LEN, BY_ONE_GROUP = _symbol("by_sum_len"), _symbol("by_one_group")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, get_args
 
-from layouts.expression import ONE, Expr
+from layouts.expression import ONE, ZERO, Expr
 
 Component = Literal["attention", "latent", "shared", "dense", "experts", "head", "draft", "kv", "state"]
 COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
@@ -60,7 +60,8 @@ class Tensor:
     `cut` divides it over ranks; `work_cut` is what the step's GEMM is divided by where that differs (replicated Q);
     `shard` is the weight-shard width symbol if its rows may also be sharded. `rows` are the activation rows that it
     multiplies in a step, None for what is no GEMM. `fixed` is a format that re-quantising the component leaves alone.
-    `copies` counts like tensors on a rank (experts).
+    `copies` counts like tensors on a rank (experts). A weight is cut along its output unless `cut_input`; one of
+    `heads` > 1 is a product a head, each with an input of its own (inp a head), cut by heads.
     """
 
     name: str
@@ -73,6 +74,18 @@ class Tensor:
     shard: Expr | None = None
     fixed: Format | None = None
     copies: Expr = ONE
+    cut_input: bool = False
+    heads: int = 1
+
+    def activations(self) -> Expr:
+        """Values that one rank's product reads and writes for its rows; zero for what is no GEMM."""
+        if self.rows is None:
+            return ZERO
+        cut = self.work_cut or self.cut
+        read, written = self.rows * (self.inp * self.heads), self.rows * self.out
+        if self.heads > 1:
+            return (read + written) / cut
+        return read / cut + written if self.cut_input else read + written / cut
 
     @property
     def parameters(self) -> int:

@@ -24,10 +24,10 @@ from layouts.symbols import (
     DISPATCH_TOKENS,
     DRAFT_WINDOW,
     GLOBAL_KV_TOKENS,
+    GRAPH_ROWS,
     ONE_STAGE,
     PROCESS_GROUPS,
     REPLICATED_Q,
-    ROWS,
     SLOTS,
     VERIFY_COPIES,
     layers_of,
@@ -107,7 +107,7 @@ def _weight_lines(model: Model) -> tuple[Line, ...]:
             if t.component == component
         ]
         parts += [
-            t.resident(model.precision) * (1 if t.rows is not None or model.tied else ONE_STAGE)
+            t.resident(model.precision) * (ONE_STAGE if t.rows is None and t.inp > 1 else 1)
             for t in model.vocabulary()
             if t.component == component
         ]
@@ -190,6 +190,6 @@ def _estimates(model: Model, prefill: bool) -> tuple[Line, ...]:
     if prefill:
         return (workspaces,)
     # 3.05 GiB over 840 rows of width 7168
-    rows = ROWS * (544 * model.hidden)
+    rows = GRAPH_ROWS * (544 * model.hidden)
     graphs = Line("CUDA graphs", Group.RESERVE, rows + 13 * GIB // 4, _ARTICLE, exact=False, low=0.6, high=1.4)
     return (graphs, workspaces)

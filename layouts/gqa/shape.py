@@ -52,7 +52,7 @@ class GQA:
             vector("input_norm", self.hidden, "attention"),
             Tensor("q_proj", query, self.hidden, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD),
             Tensor("kv_proj", pair, self.hidden, "attention", ROWS, KV_HEAD_RANKS, shard=ATTENTION_SHARD),
-            Tensor("o_proj", self.hidden, query, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD),
+            Tensor("o_proj", self.hidden, query, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True),
             *(biases if self.bias else ()),
             *((vector("qk_norm", 2 * self.head_dim, "attention"),) if self.qk_norm else ()),
             *((vector("sinks", self.heads, "attention", cut=ATTN_TP),) if self.sinks else ()),

@@ -70,12 +70,10 @@ class MLA:
             vector("input_norm", self.hidden, "attention"),
             *self._query_and_latent(),
             vector("kv_a_norm", self.kv_lora, "attention"),
-            Tensor(
-                "w_kc", self.heads * self.kv_lora, self.nope, "attention", ROWS, ATTN_TP, work_cut=QUERY_TP, fixed=BF16
-            ),
-            Tensor("w_vc", value_width, self.kv_lora, "attention", ROWS, ATTN_TP, fixed=BF16),
+            self._absorbed("w_kc", self.kv_lora, self.nope, QUERY_TP),
+            self._absorbed("w_vc", self.v, self.kv_lora),
             *gate,
-            self._projection("o_proj", self.hidden, value_width),
+            Tensor("o_proj", self.hidden, value_width, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True),
             *(self.indexer.tensors() if self.indexer is not None else ()),
         )
 
@@ -91,6 +89,11 @@ class MLA:
             vector("q_a_norm", self.q_lora, "attention"),
             self._projection("q_b_proj", query_width, self.q_lora, QUERY_TP),
         )
+
+    def _absorbed(self, name: str, out: int, inp: int, work_cut: Expr | None = None) -> Tensor:
+        """A half of kv_b, one (out, inp) product a head."""
+        rows, heads = ROWS, self.heads
+        return Tensor(name, heads * out, inp, "attention", rows, ATTN_TP, work_cut=work_cut, fixed=BF16, heads=heads)
 
     @staticmethod
     def _projection(name: str, out: int, inp: int, work_cut: Expr | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Shape of a mixture of experts: router, routed experts on the hidden or a latent width, shared expert."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layouts.shapes import BF16, FP32, ShapeError, check_sizes, gated_mlp, vector
 from layouts.symbols import (
@@ -74,15 +74,14 @@ class MoE:
         )
 
     def _routed(self) -> tuple[Tensor, ...]:
-        def matrix(name: str, out: int, inp: int) -> Tensor:
-            return Tensor(name, out, inp, "experts", EXPERT_ROWS, EXPERT_TP, copies=EXPERTS_RANK)
-
+        w13 = Tensor("w13", 2 * self.intermediate, self.width, "experts", EXPERT_ROWS, EXPERT_TP, copies=EXPERTS_RANK)
+        w2 = replace(w13, name="w2", out=self.width, inp=self.intermediate, cut_input=True)
         biases = (
             vector("w13_bias", 2 * self.intermediate, "experts", cut=EXPERT_TP, copies=EXPERTS_RANK),
             vector("w2_bias", self.width, "experts", copies=EXPERTS_RANK),
         )
         return (
-            matrix("w13", 2 * self.intermediate, self.width),
-            matrix("w2", self.width, self.intermediate),
+            w13,
+            w2,
             *(biases if self.bias else ()),
         )
