@@ -70,7 +70,9 @@ def _load(layout: Layout, case: Case) -> dict[str, Number]:
         batch = captured(requests, case.sizes)
         rows = batch * case.verify
     rows = ceil(rows, layout.attn_tp) * layout.attn_tp
-    return {"requests": requests, "batch": batch, "rows": rows, "verify": case.verify}
+    # beyond the largest captured batch nothing more is captured
+    graphs = min(rows, case.sizes[-1] * case.verify)
+    return {"requests": requests, "batch": batch, "rows": rows, "verify": case.verify, "graph_rows": graphs}
 
 
 def _widths(model: Model, layout: Layout) -> dict[str, Number]:
