@@ -30,7 +30,7 @@ from rich.progress import track
 from rich.table import Table
 
 from explorer.evaluate import Tables, evaluate_batch
-from explorer.plan import exact_losses, gradient_pool
+from explorer.planner import exact_losses, gradient_pool
 from explorer.relax import bounds_of, cut_from, random_starts
 from explorer.request import Request, make_request
 from explorer.rounding import MOST_EXACT, rounded

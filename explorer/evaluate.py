@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from explorer.memory.budget import Budget, Memory, MemoryTable, memory
+from explorer.residents.budget import Budget, Memory, MemoryTable, memory
 from explorer.schedule import Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Arithmetic, Exact

@@ -7,12 +7,12 @@ from math import ceil
 from explorer.documents import Document, Schema, heading, layout_entry, plain
 from explorer.evaluate import Tables
 from explorer.load_peak import loading
-from explorer.memory.division import Division
-from explorer.memory.engine import EngineMemory, engine_memory
-from explorer.memory.lines import Group
-from explorer.memory.remedy import shortage
 from explorer.priced import Priced, priced
 from explorer.request import Request
+from explorer.residents.division import Division
+from explorer.residents.engine import EngineMemory, engine_memory
+from explorer.residents.lines import Group
+from explorer.residents.remedy import shortage
 from layouts.layout import Layout
 from layouts.serving.requests import Clamp, Running, requests_that_run
 

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from explorer.evaluate import Case, Tables, holding
-from explorer.memory.budget import Memory
 from explorer.request import Request
+from explorer.residents.budget import Memory
 from explorer.schedule import AHEAD, Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Exact

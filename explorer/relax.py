@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from explorer.evaluate import Case
-from explorer.memory.budget import LEAST_FRACTION, MOST_FRACTION
 from explorer.request import MOST_REQUESTS, Request
+from explorer.residents.budget import LEAST_FRACTION, MOST_FRACTION
 from layouts.cut import Cut, Scalar
 from layouts.enumerate import divisors
 from layouts.layout import DCP_BACKENDS, DISPATCHES, PADDINGS, default_sharded_layers

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from explorer.evaluate import Case
-from explorer.memory.budget import Budget
+from explorer.residents.budget import Budget
 from hw.compat import in_x64
 from hw.errors import MeshwrightError
 from hw.machine import Machine, load_machine
@@ -104,7 +104,7 @@ class Request:
             dispatch_tokens=np.float64(np.nan if self.dispatch_tokens is None else self.dispatch_tokens),
             draft_window=np.float64(self.draft_window),
         )
-        return Case(load, budget, self.machine)
+        return Case(load, budget, self.machine.anonymous())
 
     def layout(self, text: str) -> Layout:
         """A layout in text form, checked against every rule; raises a MeshwrightError that names the nearest valid."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from explorer.memory.division import Division
+from explorer.residents.division import Division
 from layouts.blocks import step_blocks
 from layouts.expression import Expr, Powers
 from layouts.op import Op, Stream

@@ -91,4 +91,5 @@ def pack_executable(executable: jax.stages.Compiled) -> bytes:
 
 def unpack_executable(packed: bytes) -> Callable[..., Any]:
     """The program that `pack_executable` packed."""
-    return serialize_executable.deserialize_and_load(*pickle.loads(packed))
+    one = jax.local_devices()[:1]  # where several are simulated, it would otherwise expect a shard of each
+    return serialize_executable.deserialize_and_load(*pickle.loads(packed), execution_devices=one)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import equinox as eqx
@@ -98,6 +98,10 @@ class Machine(eqx.Module):
     def free_bytes(self) -> Float[Array, ""]:
         """Memory of a GPU that is free once the driver and the context have taken theirs."""
         return self.memory_bytes - self.start_bytes
+
+    def anonymous(self) -> "Machine":
+        """The numbers alone: without name and sources, machines of all chips share compiled programs."""
+        return replace(self, name="", sources=Sources("", {}))
 
     def slower(self) -> "Machine":
         """The machine at the slow end of the 80 % range of every curve."""

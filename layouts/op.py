@@ -8,7 +8,6 @@ from hw.work import CollectiveKind, Family, Rate
 from layouts.expression import ONE, ZERO, Expr, Number
 from layouts.tensor import Precision, Tensor
 
-
 _BF16 = 2  # bytes of an activation
 
 

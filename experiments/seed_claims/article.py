@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from explorer.evaluate import Tables
-from explorer.memory.budget import Memory
 from explorer.priced import Priced, priced
 from explorer.request import Request, make_request
+from explorer.residents.budget import Memory
 from explorer.schedule import Schedule
 from layouts.layout import Layout
 

@@ -31,7 +31,7 @@ def compare(
     first, second = (request.layout(text) for text in texts)
     warm()
     with watching("comparing"):
-        from explorer.compare import compare as hold
+        from explorer.comparison import compare as hold
         from explorer.report.compare import draw
 
         document = hold(request, first, second).document()

@@ -11,7 +11,7 @@ def cost(question: Question, layout: LayoutText = None, plot: Plot = None, json:
     folder = plot_folder(plot)
     laid_out = chosen(request, layout)
     with watching("pricing"):
-        from explorer.cost import cost as price
+        from explorer.costing import cost as price
         from explorer.report.cost import draw
 
         document = price(request, laid_out).document()

@@ -11,8 +11,8 @@ def sensitivity(question: Question, layout: LayoutText = None, plot: Plot = None
     folder = plot_folder(plot)
     laid_out = chosen(request, layout)
     with watching("differentiating"):
+        from explorer.elasticity import sensitivity as differentiate
         from explorer.report.sensitivity import draw
-        from explorer.sensitivity import sensitivity as differentiate
 
         document = differentiate(request, laid_out).document()
     emit(document, draw, json)

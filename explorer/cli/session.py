@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def planned(request: "Request") -> dict[str, Any]:
     """The plan of a request, with a bar on stderr while it is made."""
     warm()
-    from explorer.plan import plan
+    from explorer.planner import plan
 
     with watching("planning") as report:
         return plan(request, progress=report).document()

@@ -70,7 +70,9 @@ class KDA:
             Tensor("f_a_proj", self.head_dim, self.hidden, "attention", ROWS, fixed=BF16),
             self._projection("f_b_proj", self.width, self.head_dim, BF16),
             Tensor("b_proj", self.heads, self.hidden, "attention", ROWS, ATTN_TP, fixed=BF16),
-            Tensor("o_proj", self.hidden, self.width, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True),
+            Tensor(
+                "o_proj", self.hidden, self.width, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True
+            ),
             vector("conv1d", 3 * self.width * self.conv_kernel, "attention", cut=ATTN_TP),
             vector("A_log", self.heads, "attention", FP32, ATTN_TP),
             vector("dt_bias", self.width, "attention", FP32, ATTN_TP),

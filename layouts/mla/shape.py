@@ -73,7 +73,9 @@ class MLA:
             self._absorbed("w_kc", self.kv_lora, self.nope, QUERY_TP),
             self._absorbed("w_vc", self.v, self.kv_lora),
             *gate,
-            Tensor("o_proj", self.hidden, value_width, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True),
+            Tensor(
+                "o_proj", self.hidden, value_width, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True
+            ),
             *(self.indexer.tensors() if self.indexer is not None else ()),
         )
 

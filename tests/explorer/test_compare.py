@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from explorer.compare import Class, Comparison, Row, compare
+from explorer.comparison import Class, Comparison, Row, compare
 from explorer.ledger import ledger
 from explorer.request import Request, make_request
 from explorer.traffic import Matter, matter_of

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from explorer.cost import Cost, cost
+from explorer.costing import Cost, cost
 from explorer.evaluate import Tables, evaluate_batch
 from explorer.priced import priced
 from explorer.request import Request, make_request

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from explorer.compare import compare
-from explorer.cost import cost
+from explorer.comparison import compare
+from explorer.costing import cost
+from explorer.elasticity import sensitivity
 from explorer.ledger import ledger
-from explorer.plan import plan
+from explorer.planner import plan
 from explorer.request import Request, make_request
-from explorer.sensitivity import sensitivity
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "json.md"
 COMMON = "every document"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from explorer.evaluate import Case, Tables, holding
-from explorer.memory.budget import LEAST_FRACTION, MOST_FRACTION, Memory
-from explorer.memory.lines import Group, kv_bytes_a_token
+from explorer.residents.budget import LEAST_FRACTION, MOST_FRACTION, Memory
+from explorer.residents.lines import Group, kv_bytes_a_token
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, x64
 from hw.programs import kept

@@ -7,10 +7,10 @@ import equinox as eqx
 import numpy as np
 import pytest
 
+from explorer.elasticity import Sensitivity, critical_weights, sensitivity
 from explorer.evaluate import Tables
 from explorer.priced import priced
 from explorer.request import Request, make_request
-from explorer.sensitivity import Sensitivity, critical_weights, sensitivity
 from hw.compat import x64
 from hw.machine import Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate

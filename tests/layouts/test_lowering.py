@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from explorer.memory.lines import fixed_lines, kv_bytes_a_token
+from explorer.residents.lines import fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Exact, Smooth
 from hw.compat import x64
 from layouts.blocks import step_blocks

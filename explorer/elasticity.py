@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from explorer.cost import HOST_WORK
+from explorer.costing import HOST_WORK
 from explorer.documents import Document, Schema, heading, layout_entry, plain
 from explorer.evaluate import Case, Tables
 from explorer.priced import Parts, Timed, parts_of

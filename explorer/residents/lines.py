@@ -64,7 +64,7 @@ class Line:
 
 
 def fixed_lines(model: Model, prefill: bool = False) -> tuple[Line, ...]:
-    """Every line but the KV pool and the staging buffers; `explorer.memory.budget` adds those two."""
+    """Every line but the KV pool and the staging buffers; `explorer.residents.budget` adds those two."""
     return (
         _process_groups(),
         *_weight_lines(model),

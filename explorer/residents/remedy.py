@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, floor
 
-from explorer.memory.division import Division
-from explorer.memory.lines import Group
+from explorer.residents.division import Division
+from explorer.residents.lines import Group
 from hw.units import format_bytes
 
 

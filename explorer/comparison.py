@@ -10,13 +10,13 @@ from enum import StrEnum
 from functools import cached_property
 from math import inf, log
 
-from explorer.cost import Cost, cost_of
+from explorer.costing import Cost, cost_of
 from explorer.documents import Document, Schema, heading, layout_entry, plain
 from explorer.evaluate import Tables
 from explorer.ledger import Ledger, ledger_of
-from explorer.memory.division import Division
 from explorer.priced import priced
 from explorer.request import Request
+from explorer.residents.division import Division
 from explorer.traffic import Matter, Moved, moved
 from layouts.layout import Layout
 from layouts.op import Stream

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from explorer.memory.division import Division
+from explorer.residents.division import Division
 from layouts.mla import MLA
 from layouts.moe import MoE
 from layouts.serving.errors import EngineRuleError

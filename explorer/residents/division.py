@@ -5,8 +5,8 @@ from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor
 
-from explorer.memory.lines import Group, Line, kv_bytes_a_token
 from explorer.priced import Priced
+from explorer.residents.lines import Group, Line, kv_bytes_a_token
 from layouts.expression import Expr
 
 

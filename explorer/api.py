@@ -1,0 +1,67 @@
+"""The answers as functions, for notebooks and scripts: `explorer.plan("kimi-k3@article", "b200", 16, context=100_000)`.
+
+Each takes the options of the command of its name and returns a typed result, whose `document()` is the JSON document.
+All raise `MeshwrightError` with one line for what cannot be.
+"""
+
+from typing import TypedDict, Unpack
+
+from explorer.comparison import Comparison
+from explorer.comparison import compare as _compare
+from explorer.costing import Cost
+from explorer.costing import cost as _cost
+from explorer.elasticity import Sensitivity
+from explorer.elasticity import sensitivity as _sensitivity
+from explorer.ledger import Ledger, ledger
+from explorer.planner import Plan
+from explorer.planner import plan as _plan
+from explorer.request import make_request
+
+
+class Options(TypedDict, total=False):
+    """What every question may say beside model, hardware and GPUs; `explorer.request.make_request` has the meaning."""
+
+    phase: str
+    context: float
+    concurrency: float | None
+    verify_width: int | None
+    accept_length: float | None
+    draft: str | None
+    precision: str | None
+    objective: str
+    max_tpot_ms: float | None
+    mem_fraction: float | None
+    extra_slots: int | None
+    chunk: int
+    gpus_per_host: int | None
+    domain: int | None
+    seed: int
+
+
+def plan(model: str, hardware: str, gpus: int, **options: Unpack[Options]) -> Plan:
+    """The best layout for a load, with candidates beside it."""
+    return _plan(make_request(model, hardware, gpus, **options))
+
+
+def cost(model: str, hardware: str, gpus: int, layout: str, **options: Unpack[Options]) -> Cost:
+    """Where the time of one step of a layout goes, in seconds."""
+    request = make_request(model, hardware, gpus, **options)
+    return _cost(request, request.layout(layout))
+
+
+def memory(model: str, hardware: str, gpus: int, layout: str, **options: Unpack[Options]) -> Ledger:
+    """What lives on one GPU under a layout, in bytes, and what it admits."""
+    request = make_request(model, hardware, gpus, **options)
+    return ledger(request, request.layout(layout))
+
+
+def compare(model: str, hardware: str, gpus: int, a: str, b: str, **options: Unpack[Options]) -> Comparison:
+    """Two layouts side by side: what is conserved, what is not, what moved."""
+    request = make_request(model, hardware, gpus, **options)
+    return _compare(request, request.layout(a), request.layout(b))
+
+
+def sensitivity(model: str, hardware: str, gpus: int, layout: str, **options: Unpack[Options]) -> Sensitivity:
+    """The elasticity of a layout's step by every hardware figure and parameter."""
+    request = make_request(model, hardware, gpus, **options)
+    return _sensitivity(request, request.layout(layout))
