@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, ParamSpec, TypeVar
 
 import jax
+import numpy as np
 from jax.experimental import serialize_executable
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,3 +95,13 @@ def unpack_executable(packed: bytes) -> Callable[..., Any]:
     """The program that `pack_executable` packed."""
     one = jax.local_devices()[:1]  # where several are simulated, it would otherwise expect a shard of each
     return serialize_executable.deserialize_and_load(*pickle.loads(packed), execution_devices=one)
+
+
+def automatic_mesh(devices: np.ndarray, names: tuple[str, ...]) -> Mesh:
+    """A mesh whose axes the compiler may cut along by itself; the default type differs between versions."""
+    return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def abstract_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> AbstractMesh:
+    """The same without devices."""
+    return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
