@@ -13,20 +13,6 @@ from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 from layouts.rules import LayoutError
 from tests.spaces import layouts
 
-DEGREES = (
-    "replicas",
-    "pp",
-    "attn_dp",
-    "attn_tp",
-    "attn_cp",
-    "dcp",
-    "ep",
-    "expert_tp",
-    "moe_dp",
-    "vocab_tp",
-    "weight_shard",
-)
-
 
 def groups(layout: Layout, logical: str) -> list[list[int]]:
     """Ranks of each group along a logical axis."""
