@@ -83,7 +83,7 @@ def describe(found: Priced, certified: bool) -> Candidate:
     request, layout = found.request, found.layout
     if request.prefill:
         # pp chunks are in flight, and one leaves the pipeline every 1/pp of a pass
-        tokens = layout.replicas * layout.attn_dp * request.chunk * layout.pp
+        tokens = layout.replicas * request.chunk * layout.pp
     else:
         tokens = (request.concurrency or 1) * request.accept_length
     tpot = found.step / request.accept_length

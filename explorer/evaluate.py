@@ -70,7 +70,7 @@ class Tables(eqx.Module):
 class Evaluation(eqx.Module):
     """What a layout costs and holds, in seconds, bytes and tokens a second.
 
-    `step` is one decode step, or one prefill chunk of every attention group. `tokens_per_second` counts accepted
+    `step` is one decode step, or one prefill chunk of every replica. `tokens_per_second` counts accepted
     tokens of the whole instance (prefill: prompt tokens). `slack` is the memory left once the load is held.
     """
 
@@ -97,7 +97,12 @@ def evaluate(ar: Arithmetic, tables: Tables, cut: Cut, case: Case) -> Evaluation
 def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Schedule:
     """When everything runs."""
     seconds = tables.step.op_seconds(ar, case.machine, values)
-    return tables.step.schedule(ar, seconds, cut, jnp.asarray(case.host, dtype=float))
+    return tables.step.schedule(ar, seconds, cut, host_seconds(case, values))
+
+
+def host_seconds(case: Case, values: Mapping[str, Array]) -> Scalar:
+    """CPU work of a step: attention groups agree on shapes before every step, a single one has nobody to ask."""
+    return jnp.asarray(case.host, dtype=float) * values["has_groups"]
 
 
 def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:
@@ -110,7 +115,7 @@ def summary(cut: Cut, case: Case, schedule: Schedule, held: Memory) -> Evaluatio
     load = case.load
     if load.prefill:
         # with pp stages, pp chunks are in flight and one leaves the pipeline every 1/pp of a pass
-        tokens = cut.replicas * cut.attn_dp * jnp.asarray(load.chunk, dtype=float) * cut.pp
+        tokens = cut.replicas * jnp.asarray(load.chunk, dtype=float) * cut.pp
     else:
         tokens = jnp.asarray(load.concurrency, dtype=float) * jnp.asarray(load.accept, dtype=float)
     groups = cut.replicas * cut.attn_dp

@@ -20,14 +20,19 @@ from explorer.search import STARTS, STEPS, Found, Goal, goal_of, search
 from hw.compat import in_x64
 from hw.units import format_bytes
 from layouts.enumerate import Space, enumerate_layouts
+from layouts.models import Model
 from layouts.text import text_of
 
 Progress = Callable[[str, float], None]
 
 MOST_ENUMERATED: Final = 400_000  # exact evaluations spent on a whole space
 _SHOWN: Final = 8
+_TIE: Final = 1e-3  # relative: smaller differences are less than the curves can tell
+_MOST_TIED: Final = 16
+_WAY: Final = ("replicas", "pp", "attn_dp", "attn_tp", "attn_cp", "dcp")
 _REFINED: Final = 6  # exact evaluations of a look around the best
 _LOOKS: Final = (True, True, False)  # whether it takes layouts that differ in what moves the cost most
+_FILLED: Final = 12  # layouts whose concurrency is refined where it is open
 _ROUNDS: Final = 4  # exact evaluations of each rounded layout where the concurrency is open
 _DOUBLINGS: Final = tuple(2**i for i in range(13))  # concurrencies tried where the request leaves it open
 
@@ -93,14 +98,24 @@ class Pool:
         kept = np.isfinite(self.loss).any()
         return int(np.argmin(self.loss if kept else self.excess))
 
-    def best(self, count: int) -> list[int]:
-        """Rows that keep every limit, best first and one a layout; of equals the first."""
-        kept: dict[tuple[int, ...], int] = {}
+    def best(self, count: int, model: Model) -> list[int]:
+        """Rows that keep every limit, best first, one for each way to cut attention and pipeline.
+
+        Of layouts within `_TIE` of the best of its way, the one that needs the fewest keys to say stands for it.
+        """
+        ways: dict[tuple[int, ...], list[int]] = {}
         for row in np.argsort(self.loss, kind="stable"):
-            if len(kept) == count or not np.isfinite(self.loss[row]):
+            if not np.isfinite(self.loss[row]):
                 break
-            kept.setdefault(tuple(int(column[row]) for column in self.space.columns.values()), int(row))
-        return list(kept.values())
+            tied = ways.setdefault(tuple(int(self.space.columns[name][row]) for name in _WAY), [])
+            if not tied and len(ways) > count:
+                break
+            if len(tied) < _MOST_TIED and (not tied or self.loss[row] - self.loss[tied[0]] < _TIE):
+                tied.append(int(row))
+        plain = [
+            min(tied, key=lambda row: len(text_of(self.space.layout(row), model))) for tied in ways.values() if tied
+        ]
+        return plain[:count]
 
 
 _FIGURES: Final = ("loss", "excess", "lacking")
@@ -157,18 +172,18 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
         enumerating = beside.submit(_everything, request, tables, goal)
         found = search(request, tables)
         progress("rounding to valid layouts", 0.7)
-        everything = enumerating.result()
+        valid, everything = enumerating.result()
     by_gradient = gradient_pool(request, tables, goal, found)
     progress("describing the candidates", 0.85)
     pool = by_gradient if everything is None else _united(by_gradient, everything)
-    rows = pool.best(_SHOWN)
+    rows = pool.best(_SHOWN, request.model)
     if not rows:
         raise _infeasible(request, pool)
     chosen = [(pool.space.layout(row), int(pool.concurrency[row])) for row in rows]
     certified = everything is not None and request.concurrency is not None
     summary = Search(
-        space=None if everything is None else len(everything.space),
-        enumerated=0 if everything is None else len(everything.space) * len(_tried(request)),
+        space=valid or None,
+        enumerated=valid * len(_tried(request)),
         exact_evaluations=len(by_gradient.loss),
         starts=STARTS,
         gradient_steps=STEPS,
@@ -237,17 +252,37 @@ def _judged(
     return np.asarray(goal.loss(evaluation)), np.asarray(goal.excess(evaluation, case)).max(axis=0)
 
 
-def _everything(request: Request, tables: Tables, goal: Goal) -> Pool | None:
-    """The whole space, or None where it is too large. An open concurrency is tried in doublings."""
+def _everything(request: Request, tables: Tables, goal: Goal) -> tuple[int, Pool | None]:
+    """How many valid layouts there are, and all of them evaluated; 0 and None where they are too many.
+
+    An open concurrency is tried in doublings.
+    """
     tried = _tried(request)
     space = enumerate_layouts(request.site, MOST_ENUMERATED // len(tried))
     if space is None:
-        return None
+        return 0, None
     pools = [_evaluated(request, tables, goal, space, np.full(len(space), requests)) for requests in tried]
     best = np.argmin([pool.loss for pool in pools], axis=0)
     rows = np.arange(len(space))
     figures = (np.stack([getattr(p, name) for p in pools])[best, rows] for name in _FIGURES)
-    return Pool(space, np.array(tried)[best], *figures)
+    whole = Pool(space, np.array(tried)[best], *figures)
+    return len(space), whole if request.concurrency is not None else _filled(request, tables, goal, whole)
+
+
+def _filled(request: Request, tables: Tables, goal: Goal, whole: Pool) -> Pool:
+    """The best of the doublings, each filled up with requests until a limit holds it."""
+    rows = np.array(whole.best(_FILLED, request.model), np.int64)
+    if not len(rows):
+        return whole
+    chosen = whole.space.take(rows)
+    bracket = Bracket.open(len(rows)).closed(whole.concurrency[rows], whole.excess[rows])
+    requests = np.minimum(2 * whole.concurrency[rows], MOST_REQUESTS)
+    for _ in range(_ROUNDS):
+        pool = _evaluated(request, tables, goal, chosen, requests)
+        bracket = bracket.closed(requests, pool.excess)
+        requests = bracket.next()
+        whole = _united(pool, whole)
+    return whole
 
 
 def _tried(request: Request) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from explorer.evaluate import Case, Tables, holding
+from explorer.evaluate import Case, Tables, holding, host_seconds
 from explorer.request import Request
 from explorer.residents.budget import Memory
 from explorer.schedule import AHEAD, Schedule
@@ -148,7 +148,7 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
         group=jnp.concatenate([jnp.ones((len(none), 2)), jnp.stack([collective.size, collective.stride], axis=1)]),
         sent=jnp.concatenate([none, sent]) * share,
         gathered=table.gather_share(cut),
-        schedule=table.schedule(ar, seconds, cut, jnp.asarray(case.host, dtype=float)),
+        schedule=table.schedule(ar, seconds, cut, host_seconds(case, values)),
     )
 
 

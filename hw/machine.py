@@ -18,7 +18,7 @@ from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 _FAMILY_FIELDS: Final = ("bandwidth_efficiency", "flops_efficiency", "latency", "cta_latency")
 _COLLECTIVE_FIELDS: Final = ("link_efficiency", "nic_efficiency", "latency", "nic_latency")
 _SCALARS: Final = (
-    *("sms", "memory_bytes", "start_bytes", "hbm_bandwidth"),
+    *("sms", "split_waves", "memory_bytes", "start_bytes", "hbm_bandwidth"),
     *("link_bandwidth", "nic_bandwidth", "domain", "gpus_per_host"),
 )
 
@@ -82,6 +82,7 @@ class Machine(eqx.Module):
     name: str = eqx.field(static=True)
     sources: Sources = eqx.field(static=True)
     sms: Float[Array, ""]
+    split_waves: Float[Array, ""]
     memory_bytes: Float[Array, ""]
     start_bytes: Float[Array, ""]
     hbm_bandwidth: Float[Array, ""]

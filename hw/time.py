@@ -41,14 +41,14 @@ def compute_terms(ar: Arithmetic, machine: Machine, work: Work) -> ComputeTerms:
     """The three parts of an op's time, in seconds.
 
     A kernel of c CTAs on s SMs runs ceil(c / s) waves, each as long as a full one: its roofline time is stretched by
-    ceil(c / s) x s / c. Without CTAs (0) there is one wave that fits.
+    ceil(c / s) x s / c, on a chip whose kernels run so (`split_waves`). Without CTAs (0) there is one wave that fits.
     """
     family = np.array([FAMILIES.index(f) for f in work.family], dtype=int)
     rate = np.array([RATES.index(r) for r in work.rate], dtype=int)
     curves = machine.curves
     load = jnp.where(work.ctas > 0, work.ctas, machine.sms) / machine.sms
     waves = ar.ceil(load)
-    stretch = waves / load
+    stretch = 1.0 + machine.split_waves * (waves / load - 1.0)
     present = jnp.where(work.flops + work.bytes > 0, 1.0, 0.0).astype(work.bytes.dtype)
     return ComputeTerms(
         latency=present * (curves.latency[family, rate] + curves.cta_latency[family, rate] * waves),

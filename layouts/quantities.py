@@ -70,9 +70,10 @@ def _rows(ar: Arithmetic, cut: Cut, load: Load) -> Values:
     groups = cut.replicas * cut.attn_dp
     verify = jnp.asarray(load.verify, dtype=float)
     if load.prefill:
-        rows = jnp.asarray(load.chunk, dtype=float) / cut.attn_cp
+        chunk = _group_chunk(cut, load)
+        rows = chunk / cut.attn_cp
         # a chunk holds part of one prompt, or several prompts
-        batch = requests = ar.ceil(jnp.asarray(load.chunk, dtype=float) / jnp.asarray(load.context, dtype=float))
+        batch = requests = ar.ceil(chunk / jnp.asarray(load.context, dtype=float))
     else:
         requests = ar.ceil(jnp.asarray(load.concurrency, dtype=float) / (groups * cut.pp))
         batch = graph_batch(ar, requests, jnp.asarray(load.graph_sizes, dtype=float))
@@ -81,6 +82,11 @@ def _rows(ar: Arithmetic, cut: Cut, load: Load) -> Values:
     rows = cut.attn_tp * ar.ceil(rows / cut.attn_tp)
     captured = jnp.minimum(rows, jnp.asarray(load.graph_sizes, dtype=float)[-1] * verify)
     return {"requests": requests, "batch": batch, "rows": rows, "verify": verify, "graph_rows": captured}
+
+
+def _group_chunk(cut: Cut, load: Load) -> Scalar:
+    """Prompt tokens of one attention group in a step: the engines divide a chunk over the groups (case B23)."""
+    return jnp.asarray(load.chunk, dtype=float) / cut.attn_dp
 
 
 def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
@@ -105,6 +111,8 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
         "by_sum_len": gathered * apart * cut.weight("padding=sum_len"),
         "by_one_group": gathered * (1.0 - apart),
         "has_dcp": several["dcp"],
+        "has_tp": several["tp"],
+        "has_groups": several["attn_dp"],
         "by_ag_rs": gathers_queries,
         "by_a2a": cut.weight("dcp_backend=a2a"),
         "by_fi_a2a": cut.weight("dcp_backend=fi_a2a"),
@@ -160,7 +168,7 @@ def _tokens(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, requests: Scal
     read = requests * context / cut.dcp
     if load.prefill:
         # a chunk reads itself and what came before it: half of the rest of its prompt on average
-        chunk = jnp.asarray(load.chunk, dtype=float)
+        chunk = _group_chunk(cut, load)
         read = ar.maximum(chunk, (chunk + context) / 2.0)
     return {
         "context": context,
@@ -168,6 +176,7 @@ def _tokens(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, requests: Scal
         "index_tokens": requests * context,
         "sparse_tokens": requests * kept / cut.dcp,
         "window_tokens": requests * seen / cut.dcp,
+        "window_held": seen,
         "draft_tokens": requests * ar.minimum(context, float(traits.draft_window or 1)),
     }
 

@@ -13,6 +13,7 @@ import numpy as np
 from hw.errors import MeshwrightError
 from layouts.dense import Dense
 from layouts.gqa import GQA
+from layouts.kda import KDA
 from layouts.layout import Layout
 from layouts.mla import MLA
 from layouts.models.model import Model
@@ -51,6 +52,11 @@ class Site:
     @property
     def dense_widths(self) -> tuple[int, ...]:
         return tuple(sorted({la.ffn.intermediate for la in self.model.layers if isinstance(la.ffn, Dense)}))
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layers carry a state from token to token."""
+        return any(isinstance(layer.attention, KDA) for layer in self.model.layers)
 
     @property
     def sparse(self) -> bool:
@@ -130,6 +136,11 @@ RULES: Final[tuple[Rule, ...]] = (
         ("attn_cp",),
         lambda la, s: (la.attn_cp == 1) | s.prefill,
         lambda la, s: f"attn_cp = {la.attn_cp} cuts prefill only; decode cuts tokens with dcp",
+    ),
+    Rule(
+        ("attn_cp",),
+        lambda la, s: (la.attn_cp == 1) | (not s.recurrent),
+        lambda la, s: f"attn_cp = {la.attn_cp} cuts a prompt, and linear attention computes it in order",
     ),
     Rule(
         ("attn_cp", "attn_dp"),

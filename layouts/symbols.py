@@ -55,6 +55,7 @@ MEANING: Final[dict[str, str]] = {
     "kv_tokens": "KV tokens that one rank reads in a layer: requests x context / dcp; in prefill, chunk and prefix",
     "index_tokens": "index keys that one rank scores in a layer: requests x context (the index K is replicated)",
     "sparse_tokens": "KV tokens read where the indexer keeps only its top k",
+    "window_held": "KV slots that a request keeps in a layer with a sliding window",
     "window_tokens": "KV tokens read inside a sliding window",
     "draft_tokens": "KV tokens that one rank reads in a layer of a draft with a bounded window",
     "prefix_tokens": "mean keys that a prefill row attends to (prefill only)",
@@ -67,6 +68,8 @@ MEANING: Final[dict[str, str]] = {
     "by_sum_len": "1 where attention groups sum their rows into one buffer",
     "by_one_group": "1 where a single attention group holds every row and only sums",
     "has_dcp": "1 where dcp > 1",
+    "has_groups": "1 where several attention groups work in step",
+    "has_tp": "1 where a pipeline stage has several ranks",
     "by_ag_rs": "1 where the DCP combine gathers Q and LSE and reduce-scatters the output",
     "by_a2a": "1 where it exchanges output and LSE in one packed all-to-all",
     "by_fi_a2a": "1 where that exchange is fused over multi-node NVLink",
@@ -112,6 +115,8 @@ INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = (
     _symbol("attention_ctas"),
 )
 SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
+HAS_TP = _symbol("has_tp")
+WINDOW_HELD = _symbol("window_held")
 GRAPH_ROWS = _symbol("graph_rows")
 LOGIT_ROWS = _symbol("logit_rows")
 BY_ALL_TO_ALL, BY_MAX_LEN = _symbol("by_all_to_all"), _symbol("by_max_len")

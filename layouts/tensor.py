@@ -14,7 +14,8 @@ COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
 @dataclass(frozen=True)
 class Format:
     """How a parameter is stored: payload and scale bytes a parameter, the tensor-core rate it computes at, and the
-    values that share a scale along the input axis (a cut must keep them together)."""
+    values that a cut must keep together: kernels of block formats refuse a part of a block, those of fine-grained ones
+    pad it."""
 
     name: str
     payload: Fraction
@@ -31,11 +32,11 @@ FORMATS: Final[Mapping[str, Format]] = {
         # one float32 scale for each 128 x 128 block (DeepSeek-V3 `weight_block_size`)
         Format("fp8", Fraction(1), Fraction(4, 128 * 128), "fp8", 128),
         # OCP MX: one E8M0 byte for each 32 values; computed with 8-bit activations
-        Format("mxfp4", Fraction(1, 2), Fraction(1, 32), "fp8", 32),
+        Format("mxfp4", Fraction(1, 2), Fraction(1, 32), "fp8"),
         # one E4M3 byte for each 16 values
-        Format("nvfp4", Fraction(1, 2), Fraction(1, 16), "fp4", 16),
+        Format("nvfp4", Fraction(1, 2), Fraction(1, 16), "fp4"),
         # compressed-tensors pack-quantized: one bf16 scale for each 32 values; dequantised to bf16
-        Format("int4", Fraction(1, 2), Fraction(2, 32), "bf16", 32),
+        Format("int4", Fraction(1, 2), Fraction(2, 32), "bf16"),
     )
 }
 

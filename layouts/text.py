@@ -41,15 +41,18 @@ def parse_keys(text: str) -> dict[str, int | str | ShardedLayers]:
 
 
 def text_of(layout: Layout, model: Model) -> str:
-    """The shortest text that parses back to the layout on the same number of GPUs."""
+    """A short text that parses back to the layout on the same number of GPUs; attn_dp is always in it, since how
+    requests are cut is what people look for first."""
     defaults = {key.name: getattr(layout, key.name) for key in KEYS}
     kept: Mapping[str, int | str | ShardedLayers] = defaults
     # attn_tp is dropped before attn_dp, expert_tp before ep, as people write them
     for name in reversed(_BY_NAME):
+        if name == "attn_dp":
+            continue
         fewer = {k: v for k, v in kept.items() if k != name}
         if resolve(fewer, layout.gpus, model) == layout:
             kept = fewer
-    return ",".join(f"{k}={v}" for k, v in kept.items()) or f"attn_tp={layout.attn_tp}"
+    return ",".join(f"{k}={v}" for k, v in kept.items())
 
 
 def _value(name: str, value: str) -> int | str | ShardedLayers:

@@ -44,7 +44,7 @@ def engine_memory(books: Division) -> EngineMemory:
 def _default_fraction(books: Division) -> float | None:
     request, layout = books.found.request, books.found.layout
     chip = int(request.machine.memory_bytes)
-    running = max(1, ceil(books.wanted)) * layout.attn_dp
+    running = max(1, ceil(books.wanted))  # of one attention group
     limits = default_limits(chip, layout.tp, running)
     settings = ServerSettings(
         chunk=limits.chunk,
@@ -56,7 +56,7 @@ def _default_fraction(books: Division) -> float | None:
         latent_kv=any(isinstance(layer.attention, MLA) for layer in request.model.kinds),
         prefill_graphs=int(request.prefill),
         deepep=layout.dispatch == "all_to_all" and any(isinstance(la.ffn, MoE) for la in request.model.kinds),
-        max_running=running,
+        max_running=running * layout.attn_dp,
         verify_width=request.verify_width,
     )
     try:

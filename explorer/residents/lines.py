@@ -13,6 +13,7 @@ from typing import Final
 from hw.units import GIB
 from layouts.dsa.shape import Indexer
 from layouts.expression import ZERO, Expr, total
+from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
 from layouts.models.model import Model
@@ -25,11 +26,16 @@ from layouts.symbols import (
     DRAFT_WINDOW,
     GLOBAL_KV_TOKENS,
     GRAPH_ROWS,
+    HAS_TP,
     ONE_STAGE,
+    PP,
     PROCESS_GROUPS,
     REPLICATED_Q,
+    REQUESTS,
+    ROWS,
     SLOTS,
     VERIFY_COPIES,
+    WINDOW_HELD,
     layers_of,
     sharded_layers_of,
 )
@@ -79,11 +85,19 @@ def kv_bytes_a_token(model: Model) -> Expr:
     Under DCP a rank holds 1/dcp of the tokens, but the index keys of sparse attention for all of them.
     """
     kind = model.precision["kv"].name
-    own = total(layers_of(k) * la.attention.kv_bytes(kind) for k, la in enumerate(model.kinds))
+    own = total(
+        layers_of(k) * la.attention.kv_bytes(kind) for k, la in enumerate(model.kinds) if not _window(la.attention)
+    )
     index = total(layers_of(k) * _index_bytes(la.attention) * DCP for k, la in enumerate(model.kinds))
     draft = model.draft
-    drafted = draft.kv_bytes(kind) if draft is not None and draft.kv == "token" else ZERO
-    return own + index + drafted
+    if draft is None or draft.kv != "token":
+        return own + index
+    keys = total(Expr.of(_index_bytes(la.attention)) * DCP for la in draft.layers)
+    return own + index + draft.kv_bytes(kind) + keys
+
+
+def _window(attention: object) -> int:
+    return attention.window if isinstance(attention, GQA) else 0
 
 
 def _index_bytes(attention: object) -> int:
@@ -136,6 +150,11 @@ def _state_lines(model: Model) -> tuple[Line, ...]:
     if states:
         held = total(n * a.state_bytes(VERIFY_COPIES, kind) for n, a in states)
         lines.append(Line("linear-attention state", Group.STATE, SLOTS * held, "state slots x bytes of a slot"))
+    windows = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds) if _window(la.attention)]
+    if windows:
+        held = total(n * a.kv_bytes(model.precision["kv"].name) for n, a in windows) / DCP
+        source = "what running requests need; SGLang's --swa-full-tokens-ratio may set more aside"
+        lines.append(Line("sliding-window KV", Group.STATE, REQUESTS * PP * WINDOW_HELD * held, source))
     if states and model.draft is not None:
         ring = total(n * a.replay_bytes(_RING) for n, a in states)
         lines.append(Line("ReplaySSM ring", Group.STATE, SLOTS * ring, f"state slots x a ring of {_RING} tokens"))
@@ -182,14 +201,20 @@ def _deepep(model: Model, prefill: bool) -> Expr:
 
 
 def _estimates(model: Model, prefill: bool) -> tuple[Line, ...]:
-    """Two logs give two points: 3.69 GiB of graphs at 120 rows of an attention group and 6.74 GiB at 960, without the
-    DeepEP buffer; the part that grows is taken to follow the hidden width."""
+    """Two logs give two points for 98 layers on 16 ranks: 3.69 GiB of graphs at 120 rows of an attention group and 6.74
+    GiB at 960, without the DeepEP buffer. The part that grows is taken to follow the hidden width; the rest, buffers of
+    captured exchanges, the layers, and to be absent on a single rank (0.1 GiB are logged there).
+    """
     workspaces = Line(
         "workspaces", Group.RESERVE, Expr.of(GIB // 2), f"{_ARTICLE}: 0.34 to 0.5 GiB", exact=False, low=0.5, high=3.0
     )
     if prefill:
-        return (workspaces,)
+        source = "SGLang's default reserve: 1.5 MiB a token of the chunk"
+        activations = ROWS * (3 * GIB // 2048)
+        return (Line("activations", Group.RESERVE, activations, source, exact=False, low=0.3, high=1.0), workspaces)
     # 3.05 GiB over 840 rows of width 7168
     rows = GRAPH_ROWS * (544 * model.hidden)
-    graphs = Line("CUDA graphs", Group.RESERVE, rows + 13 * GIB // 4, _ARTICLE, exact=False, low=0.6, high=1.4)
+    layers = total(layers_of(k) for k in range(len(model.kinds)))
+    size = rows + layers * HAS_TP * (13 * GIB // (4 * 98)) + GIB // 10
+    graphs = Line("CUDA graphs", Group.RESERVE, size, _ARTICLE, exact=False, low=0.2, high=1.4)
     return (graphs, workspaces)

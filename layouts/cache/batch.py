@@ -1,0 +1,86 @@
+"""Addresses of a step on the device: from the request table to rows of one rank's pool.
+
+The rules of `layouts.serving.owner`, traced: logical slots go round the ranks in runs of `interleave` (1: token by
+token; the page size: page by page). A virtual page starts at a multiple of ranks x page slots, so that a token's
+position gives its owner as its slot does. Row 0 of every pool is the padding sink: what a rank does not own is written
+there, and slot 0 is never read.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+Rank = Int[Array, ""] | int
+
+
+class Held(NamedTuple):
+    """Tokens of each request that a rank holds: their row in its pool, their position, and whether there is one."""
+
+    rows: Int[Array, "requests tokens"]
+    positions: Int[Array, "requests tokens"]
+    real: Bool[Array, "requests tokens"]
+
+
+class Batch(eqx.Module):
+    """The requests of one step: their lines of the request table, and the tokens that each had cached before it.
+
+    An idle request has a line of zeros.
+    """
+
+    slots: Int[Array, "requests context"]
+    lengths: Int[Array, " requests"]
+    interleave: int = eqx.field(static=True, default=1)
+
+    def positions(self, verify: int) -> Int[Array, "requests verify"]:
+        """Positions of the tokens that the step brings."""
+        return self.lengths[:, None] + jnp.arange(verify, dtype=self.lengths.dtype)[None, :]
+
+    def new_rows(self, verify: int, rank: Rank, ranks: int) -> Int[Array, "requests verify"]:
+        """Where a rank writes them; the sink for those of others and those past the table."""
+        return local_row(self._slots_at(self.positions(verify)), rank, ranks, self.interleave)
+
+    def held(self, verify: int, rank: Rank, ranks: int, window: int = 0) -> Held:
+        """What a rank reads: its share of every token up to the new ones, or of those that a window leaves visible."""
+        context = self.slots.shape[1]
+        span = min(window + verify - 1, context) if window else context
+        start = jnp.maximum(self.lengths - (window - 1), 0) if window else jnp.zeros_like(self.lengths)
+        positions = _local_positions(start, most_held(span, ranks, self.interleave), rank, ranks, self.interleave)
+        slots = self._slots_at(positions)
+        real = (slots > 0) & (positions < (self.lengths + verify)[:, None])
+        return Held(local_row(slots, rank, ranks, self.interleave), positions, real)
+
+    def _slots_at(self, positions: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(self.slots, positions, axis=1, mode="fill", fill_value=0)
+
+
+def local_row(slots: Int[Array, "*dims"], rank: Rank, ranks: int, interleave: int = 1) -> Int[Array, "*dims"]:
+    """Row of each logical slot in the pool of `rank`; the sink for slots of others."""
+    own = slots // interleave % ranks == rank
+    return jnp.where(own & (slots > 0), slots // (ranks * interleave) * interleave + slots % interleave, 0)
+
+
+def most_held(span: int, ranks: int, interleave: int = 1) -> int:
+    """Most tokens that any rank can hold of `span` neighbouring positions, wherever they start."""
+    cycle = ranks * interleave
+    return span // cycle * interleave + min(span % cycle, interleave)
+
+
+def write(pool: Array, rows: Int[Array, "requests verify"], values: Array) -> Array:
+    """The pool with one value a token written, cast to what the pool stores. `values` is (requests x verify, ...)."""
+    return pool.at[rows.reshape(-1)].set(values.astype(pool.dtype))
+
+
+def read(pool: Array, rows: Int[Array, "requests tokens"]) -> Array:
+    """(requests, tokens, ...) of the pool, one row a token."""
+    return pool[rows]
+
+
+def _local_positions(start: jax.Array, count: int, rank: Rank, ranks: int, interleave: int) -> jax.Array:
+    """The first `count` positions from `start` on that `rank` holds, (requests, count)."""
+    cycle = ranks * interleave
+    before = start // cycle * interleave + jnp.clip(start % cycle - rank * interleave, 0, interleave)
+    local = before[:, None] + jnp.arange(count, dtype=start.dtype)[None, :]
+    return local // interleave * cycle + rank * interleave + local % interleave

@@ -1,0 +1,58 @@
+"""Collectives over the mesh axes of a logical axis, inside `shard_map`: what to name comes from `Axes`.
+
+A logical axis of size one spans no mesh axis, and JAX's collectives want at least one: here no axis means no exchange.
+Dimensions are cut and joined in place (tiled): an all-gather over n ranks makes a dimension n times as long. Where a
+logical axis spans several mesh axes, ranks count from the outermost, the order that `Axes.spec` cuts in.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+AxisNames = tuple[str, ...]
+
+
+def psum(x: jax.Array, axes: AxisNames) -> jax.Array:
+    """Sum over the ranks of a group, the same on each."""
+    return lax.psum(x, axes) if axes else x
+
+
+def pmax(x: jax.Array, axes: AxisNames) -> jax.Array:
+    """Largest over the ranks of a group, the same on each."""
+    return lax.pmax(x, axes) if axes else x
+
+
+def all_gather(x: jax.Array, axes: AxisNames, dim: int) -> jax.Array:
+    """The ranks' arrays joined along `dim`, on each rank."""
+    return lax.all_gather(x, axes, axis=dim, tiled=True) if axes else x
+
+
+def all_gather_same(x: jax.Array, axes: AxisNames, dim: int) -> jax.Array:
+    """`all_gather`, its result typed as equal on every rank: what an output or a state cut along fewer axes asks for."""
+    return lax.all_gather(x, axes, axis=dim, tiled=True, to="invarying") if axes else x
+
+
+def reduce_scatter(x: jax.Array, axes: AxisNames, dim: int) -> jax.Array:
+    """Sum over the ranks of a group, of which each keeps its part of `dim`."""
+    return lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True) if axes else x
+
+
+def all_to_all(x: jax.Array, axes: AxisNames, split_dim: int, concat_dim: int) -> jax.Array:
+    """Part i of `split_dim` goes to rank i; what arrives is joined along `concat_dim` in rank order."""
+    return lax.all_to_all(x, axes, split_axis=split_dim, concat_axis=concat_dim, tiled=True) if axes else x
+
+
+def axis_index(axes: AxisNames) -> jax.Array:
+    """This rank's number in its group (int32)."""
+    return lax.axis_index(axes) if axes else jnp.int32(0)
+
+
+def axis_size(axes: AxisNames) -> int:
+    """Ranks of a group."""
+    return lax.axis_size(axes) if axes else 1
+
+
+def vary(x: jax.Array, axes: AxisNames) -> jax.Array:
+    """Mark a value that is the same on every rank as one that may differ, as loop carries and branches ask for."""
+    missing = tuple(name for name in axes if name not in jax.typeof(x).manual_axis_type.varying)
+    return lax.pcast(x, missing, to="varying") if missing else x

@@ -1,0 +1,20 @@
+"""The gated MLP with its width cut over the attention group."""
+
+from jaxtyping import Array, Float
+
+from layouts.collectives import psum
+from layouts.dense.activation import Activation
+from layouts.dense.reference import GatedMLP, gated_mlp
+from layouts.mesh import Axes
+
+
+def weight_specs(axes: Axes) -> GatedMLP:
+    """How the weights are cut: the width over `attn_tp`."""
+    return GatedMLP(axes.spec(None, "attn_tp", None), axes.spec(None, "attn_tp"))
+
+
+def dense(
+    x: Float[Array, "rows hidden"], weights: GatedMLP, activation: Activation, axes: Axes
+) -> Float[Array, "rows hidden"]:
+    """The rows of an attention group through its MLP: each rank its part of the width, then the sum."""
+    return psum(gated_mlp(x, weights, activation), axes["attn_tp"])

@@ -1,0 +1,105 @@
+"""KDA on a mesh: heads over attn_tp, requests and their state slots over attn_dp. Bodies to run inside `shard_map`.
+
+A head never looks at another and a request never at another's state, so nothing is exchanged here. Each body returns
+the sum over a rank's own heads; the caller sums over attn_tp as its layer wants it (all-reduce, or reduce-scatter on
+the way to the experts).
+
+States live in slots, numbered within a rank. Slot 0 is the padding sink: rows without a request point at it, and what
+it holds means nothing.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Bool, Float, Int
+
+from layouts.kda import chunked, reference
+from layouts.kda import verify as verification
+from layouts.kda.reference import Form, State, Weights
+from layouts.kda.verify import Ring
+from layouts.mesh import Axes
+
+_HEADS_AT = {"qkv_proj": 1, "conv1d": 1, "o_proj": 1, "f_a_proj": None, "g_a_proj": None, "o_norm": None}
+
+
+def weight_specs(weights: Weights, axes: Axes) -> Weights:
+    """A spec for each tensor that is there: cut along its heads, the first stage of a low-rank pair and the norm whole."""
+
+    def spec(path: Any, leaf: Array) -> PartitionSpec:
+        heads_at = _HEADS_AT.get(path[0].name, 0)
+        return axes.spec(*("attn_tp" if i == heads_at else None for i in range(leaf.ndim)))
+
+    return jax.tree_util.tree_map_with_path(spec, weights)
+
+
+def state_specs(axes: Axes) -> State:
+    """Specs of a pool of slots."""
+    return State(axes.spec("attn_dp", "attn_tp", None, None), axes.spec("attn_dp", None, None, "attn_tp", None))
+
+
+def ring_specs(axes: Axes) -> Ring:
+    """Specs of a ring, one entry a request of the batch."""
+    tokens = axes.spec("attn_dp", None, "attn_tp", None)
+    return Ring(chunked.Writes(tokens, tokens, tokens), axes.spec("attn_dp", None, None, "attn_tp", None))
+
+
+def read(pool: State, slots: Int[Array, " requests"]) -> State:
+    """States of the requests in `slots`."""
+    return jax.tree.map(lambda held: held[slots], pool)
+
+
+def write(pool: State, slots: Int[Array, " requests"], states: State) -> State:
+    """The pool with `states` in `slots`, of which only the sink may be named twice."""
+    return jax.tree.map(lambda held, new: held.at[slots].set(new), pool, states)
+
+
+def decode(
+    x: Float[Array, "requests tokens hidden"],
+    pool: State,
+    slots: Int[Array, " requests"],
+    weights: Weights,
+    form: Form,
+) -> tuple[Float[Array, "requests tokens hidden"], State]:
+    """Partial rows of this rank's heads, token by token, and the pool after them."""
+    rows, states = reference.attention(x, read(pool, slots), weights, form)
+    return rows, write(pool, slots, states)
+
+
+def verify(
+    x: Float[Array, "requests verify hidden"],
+    pool: State,
+    slots: Int[Array, " requests"],
+    weights: Weights,
+    form: Form,
+) -> tuple[Float[Array, "requests verify hidden"], Ring]:
+    """Partial rows of this rank's heads for tokens that follow the states in `slots`; the pool stays as it is."""
+    return verification.verify(x, read(pool, slots), weights, form)
+
+
+def commit(pool: State, slots: Int[Array, " requests"], ring: Ring, accepted: Int[Array, " requests"]) -> State:
+    """The pool with the accepted tokens of each ring in the slot that they were verified from."""
+    return write(pool, slots, verification.commit(read(pool, slots), ring, accepted))
+
+
+def prefill(
+    x: Float[Array, "requests tokens hidden"],
+    pool: State,
+    slots: Int[Array, " requests"],
+    begins: Bool[Array, " requests"],
+    lengths: Int[Array, " requests"],
+    weights: Weights,
+    form: Form,
+) -> tuple[Float[Array, "requests tokens hidden"], State]:
+    """Partial rows of the next `lengths` tokens of each prompt, and the pool after them.
+
+    A prompt that begins here starts from zeros, whatever the slot's last request left there.
+    """
+    states = jax.tree.map(lambda held: jnp.where(_like(begins, held), 0, held), read(pool, slots))
+    rows, states = chunked.prefill(x, states, lengths, weights, form)
+    return rows, write(pool, slots, states)
+
+
+def _like(flags: Bool[Array, " requests"], held: Array) -> Array:
+    return flags.reshape(-1, *(1,) * (held.ndim - 1))

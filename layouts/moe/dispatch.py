@@ -1,0 +1,82 @@
+"""Expert-parallel dispatch and combine: each choice of a row travels to the rank that holds the expert, and back.
+
+The capacity form: every rank sends every other the same number of rows, so that shapes are fixed. With room for the
+most choices that one rank can make of another's experts nothing is dropped.
+"""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from layouts.collectives import all_to_all, axis_index, axis_size
+from layouts.dense.activation import Activation
+from layouts.mesh import Axes
+from layouts.moe.grouped import NOWHERE, grouped
+from layouts.moe.reference import Experts
+from layouts.moe.router import Routing
+from layouts.moe.wire import Wire
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """`capacity`: rows that a rank can send to another (None: the most that may be needed; fewer drops choices).
+    `wire`: what the rows travel as on the way out; they come back in their own dtype."""
+
+    capacity: int | None = None
+    wire: Wire = Wire()
+
+
+def worst_case(rows: int, topk: int, held: int) -> int:
+    """Rows that one rank may have to send to another that holds `held` experts."""
+    return rows * min(topk, held)
+
+
+def by_all_to_all(
+    x: Float[Array, "rows width"],
+    routing: Routing,
+    real: Bool[Array, " rows"],
+    experts: Experts,
+    activation: Activation,
+    axes: Axes,
+    dispatch: Dispatch,
+) -> Float[Array, "rows width"]:
+    """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order."""
+    rows, topk = routing.experts.shape
+    ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
+    capacity = dispatch.capacity or worst_case(rows, topk, held)
+    place = _places(routing.experts, real, ranks, held, capacity)
+    send = jnp.zeros((ranks * capacity, x.shape[1]), x.dtype).at[place].set(jnp.repeat(x, topk, axis=0), mode="drop")
+    number = (routing.experts % held).reshape(-1)  # the destination's own number of the expert
+    local = jnp.full((ranks * capacity,), NOWHERE, number.dtype).at[place].set(number, mode="drop")
+    arrived = dispatch.wire.decode(all_to_all(dispatch.wire.encode(send), axes["ep"], 0, 0), x.dtype)
+    wanted = all_to_all(local, axes["ep"], 0, 0)
+    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True))[:, 0]
+    back = all_to_all(done.astype(x.dtype), axes["ep"], 0, 0)
+    parts = jnp.take(back, place, axis=0, mode="fill", fill_value=0).reshape(rows, topk, -1)
+    return jnp.einsum("rk,rkw->rw", routing.weights, parts.astype(jnp.float32)).astype(x.dtype)
+
+
+def by_gather(
+    x: Float[Array, "moe_rows width"],
+    local: Int[Array, "moe_rows topk"],
+    weights: Float[Array, "moe_rows topk"],
+    experts: Experts,
+    activation: Activation,
+    axes: Axes,
+) -> Float[Array, "moe_rows width"]:
+    """This rank's part of the weighted sum, for rows that every rank which shares the experts has."""
+    one_of_those_sharing = axis_index(axes["expert_tp"]) == 0
+    parts = grouped(x, local, experts, activation, one_of_those_sharing)
+    return jnp.einsum("rk,rkw->rw", weights, parts).astype(x.dtype)
+
+
+def _places(
+    experts: Int[Array, "rows topk"], real: Bool[Array, " rows"], ranks: int, held: int, capacity: int
+) -> Int[Array, " choices"]:
+    """Place of each choice in the send buffer of (rank, capacity) rows; past its end for what is not sent."""
+    to = jnp.where(real[:, None], experts // held, ranks).reshape(-1)
+    to_rank = (to[:, None] == jnp.arange(ranks, dtype=to.dtype)[None, :]).astype(jnp.int32)
+    before = ((lax.cumsum(to_rank, axis=0) - to_rank) * to_rank).sum(axis=1)
+    return jnp.where((to < ranks) & (before < capacity), to * capacity + before, ranks * capacity)

@@ -1,0 +1,173 @@
+"""How the rows of the attention groups come to the experts and go back: DP gather and scatter.
+
+A stage has attn_dp x attn_cp groups with rows of their own, `rows` of room in each, of which `counts[group]` hold a
+token (every rank knows all counts: the engines exchange them each step). Before the experts a row is a sum of parts
+over its attention group; after them it is a sum of parts over the ranks that share a copy of the experts.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from layouts.collectives import all_gather, axis_index, psum, reduce_scatter, vary
+from layouts.layout import Layout
+from layouts.mesh import Axes, axes_of
+from layouts.rules import LayoutError
+
+
+class Form(StrEnum):
+    """ALL_TO_ALL: each rank keeps its part of the group's rows. ONE_GROUP: all rows are there already, and only summed.
+    MAX_LEN, EXACT, SUM_LEN: every rank gets the rows of all groups: padded to the longest and gathered; gathered
+    without the padding; or added into one buffer of zeros, at the prefix sum of the counts."""
+
+    ALL_TO_ALL = "all_to_all"
+    ONE_GROUP = "one_group"
+    MAX_LEN = "max_len"
+    SUM_LEN = "sum_len"
+    EXACT = "exact"
+
+
+def form_of(layout: Layout) -> Form:
+    """The form that a layout's dispatch, padding and degrees amount to."""
+    if layout.dispatch == "all_to_all":
+        return Form.ALL_TO_ALL
+    if layout.attn_dp * layout.attn_cp * layout.moe_dp == 1:
+        return Form.ONE_GROUP
+    return Form(layout.padding) if layout.attn_dp * layout.attn_cp > 1 else Form.MAX_LEN
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The exchange of one layer. `packed` is the room of a buffer without padding (SUM_LEN, EXACT): at least the sum
+    of the counts of the groups that share it. Inside `shard_map` only."""
+
+    axes: Axes
+    form: Form
+    rows: int
+    packed: int = 0
+
+    def __post_init__(self) -> None:
+        attn_tp = self.axes.size("attn_tp")
+        if self.rows < 1 or self.rows % attn_tp:
+            raise LayoutError(
+                f"rows = {self.rows} of an attention group must be a multiple of attn_tp = {attn_tp}: pad them"
+            )
+        if self.form in (Form.SUM_LEN, Form.EXACT) and self.packed < 1:
+            raise LayoutError(f"padding = {self.form} needs the rows of its buffer: give packed, the sum of the counts")
+        if self.form is Form.EXACT and attn_tp > 1:
+            raise LayoutError(f"padding = exact gathers whole groups, and attn_tp = {attn_tp}: use max_len or sum_len")
+
+    @staticmethod
+    def of(layout: Layout, rows: int, packed: int = 0) -> "Exchange":
+        """That of a layout."""
+        return Exchange(axes_of(layout), form_of(layout), rows, packed)
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """Mesh axes of the ranks that share one copy of the experts."""
+        return self.axes["ep"] + self.axes["expert_tp"]
+
+    @property
+    def own(self) -> int:
+        """Rows of a group that one of its ranks keeps where they are scattered."""
+        return self.rows // self.axes.size("attn_tp")
+
+    def gather(
+        self, x: Float[Array, "rows hidden"], counts: Int[Array, " groups"], summed: bool = False
+    ) -> Float[Array, "moe_rows hidden"]:
+        """Rows that a rank brings to the experts, whole. x: parts of a sum over attn_tp, or the sum (`summed`)."""
+        if self.form is Form.ONE_GROUP:
+            return x if summed else psum(vary(x, self.axes["attn_tp"]), self.axes["attn_tp"])
+        if self.form is Form.SUM_LEN:
+            return self._add_into_buffer(x, counts, summed)
+        own = self.keep_own(x) if summed else self._scatter_own(x)
+        if self.form is Form.ALL_TO_ALL:
+            return own
+        every = all_gather(own, self.sharers, 0)
+        return self._pack(every, counts) if self.form is Form.EXACT else every
+
+    def scatter(self, y: Float[Array, "moe_rows hidden"], counts: Int[Array, " groups"]) -> Float[Array, "rows hidden"]:
+        """The rows of a rank's own attention group, on each of its ranks.
+
+        y: parts of a sum over the ranks that share the experts, or whole rows under ALL_TO_ALL. Rows without a token
+        hold no defined value.
+        """
+        if self.form is Form.ALL_TO_ALL:
+            return all_gather(y, self.axes["attn_tp"], 0)
+        y = vary(y, self._buffer_axes)
+        if self.form is Form.ONE_GROUP:
+            return psum(y, self.sharers)
+        if self.form is Form.SUM_LEN:
+            return psum(y, self.sharers)[self._packed_places(counts)]
+        if self.form is Form.EXACT:
+            y = self._unpack(y, counts)
+        return all_gather(reduce_scatter(y, self.sharers, 0), self.axes["attn_tp"], 0)
+
+    def real(self, counts: Int[Array, " groups"]) -> Bool[Array, " moe_rows"]:
+        """Which of the rows that `gather` returns hold a token."""
+        if self.form in (Form.SUM_LEN, Form.EXACT):
+            return jnp.arange(self.packed) < self._sharing_counts(counts).sum()
+        if self.form is Form.ONE_GROUP:
+            return jnp.arange(self.rows) < counts[0]
+        gathered = 1 if self.form is Form.ALL_TO_ALL else self.axes.size("ep") * self.axes.size("expert_tp")
+        rank = axis_index(self.axes["tp"]) // gathered * gathered + jnp.arange(gathered, dtype=jnp.int32)
+        group, part = rank // self.axes.size("attn_tp"), rank % self.axes.size("attn_tp")
+        position = part[:, None] * self.own + jnp.arange(self.own, dtype=jnp.int32)[None, :]
+        return (position < counts[group][:, None]).reshape(-1)
+
+    def keep_own(self, x: Float[Array, "rows hidden"]) -> Float[Array, "own hidden"]:
+        """A rank's part of rows that are the same on the whole attention group."""
+        return lax.dynamic_slice_in_dim(x, axis_index(self.axes["attn_tp"]) * self.own, self.own)
+
+    def _scatter_own(self, x: Array) -> Array:
+        return reduce_scatter(vary(x, self.axes["attn_tp"]), self.axes["attn_tp"], 0)
+
+    @property
+    def _buffer_axes(self) -> tuple[str, ...]:
+        """Ranks that add into one buffer: whole attention groups, and whole copies of the experts."""
+        shared = self.axes.size("ep") * self.axes.size("expert_tp")
+        return self.sharers if shared >= self.axes.size("attn_tp") else self.axes["attn_tp"]
+
+    @property
+    def _sharing(self) -> int:
+        """Attention groups whose rows stand in one buffer."""
+        return max(self.axes.size("ep") * self.axes.size("expert_tp") // self.axes.size("attn_tp"), 1)
+
+    def _group(self) -> Array:
+        return axis_index(self.axes["tp"]) // self.axes.size("attn_tp")
+
+    def _sharing_counts(self, counts: Array) -> Array:
+        return lax.dynamic_slice_in_dim(counts, self._group() // self._sharing * self._sharing, self._sharing)
+
+    def _packed_places(self, counts: Array) -> Array:
+        """Where each row of a rank's group stands in the buffer; past its end for a row without a token."""
+        sharing, group = self._sharing_counts(counts), self._group() % self._sharing
+        start, position = (jnp.cumsum(sharing) - sharing)[group], jnp.arange(self.rows, dtype=counts.dtype)
+        return jnp.where(position < sharing[group], start + position, self.packed)
+
+    def _add_into_buffer(self, x: Array, counts: Array, summed: bool) -> Array:
+        """SUM_LEN: an all-reduce stands in for the gather; of a sum that is there already one rank brings it."""
+        if summed:
+            x = jnp.where(axis_index(self.axes["attn_tp"]) == 0, x, jnp.zeros_like(x))
+        empty = jnp.zeros((self.packed, x.shape[1]), x.dtype)
+        buffer = empty.at[self._packed_places(counts)].set(x, mode="drop")
+        return psum(vary(buffer, self._buffer_axes), self._buffer_axes)
+
+    def _places_in_padded(self, counts: Array) -> Array:
+        """For each row of the packed buffer its place among the padded rows of all groups; past the end if empty."""
+        sharing = self._sharing_counts(counts)
+        ends, row = jnp.cumsum(sharing), jnp.arange(self.packed, dtype=counts.dtype)
+        group = (row[:, None] >= ends[None, :]).sum(axis=1, dtype=counts.dtype)
+        inside = jnp.minimum(group, self._sharing - 1)
+        place = inside * self.rows + row - (ends - sharing)[inside]
+        return jnp.where(group < self._sharing, place, self._sharing * self.rows)
+
+    def _pack(self, every: Array, counts: Array) -> Array:
+        return jnp.take(every, self._places_in_padded(counts), axis=0, mode="fill", fill_value=0)
+
+    def _unpack(self, y: Array, counts: Array) -> Array:
+        padded = jnp.zeros((self._sharing * self.rows, y.shape[1]), y.dtype)
+        return padded.at[self._places_in_padded(counts)].set(y, mode="drop")

@@ -1,0 +1,82 @@
+"""A mixture of experts over a mesh: experts over `ep`, their width over `expert_tp`, copies of the whole in `moe_dp`.
+
+Around it, `Exchange` brings the rows of the attention groups and takes them back; the norm before the experts stands
+between the two.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from layouts.collectives import axis_index, psum, vary
+from layouts.dense.reference import GatedMLP, gated_mlp
+from layouts.mesh import Axes
+from layouts.moe.dispatch import Dispatch, by_all_to_all, by_gather
+from layouts.moe.exchange import Exchange, Form
+from layouts.moe.grouped import to_local
+from layouts.moe.reference import Experts, Latent, Mixture, MoEWeights, from_latent, route, to_latent
+
+
+def weight_specs(weights: MoEWeights, exchange: Exchange) -> MoEWeights:
+    """PartitionSpec of each weight (None where the model has none). Under all-to-all the shared expert is whole."""
+    axes, experts, latent = exchange.axes, weights.experts, weights.latent
+    shared = () if exchange.form is Form.ALL_TO_ALL else ("ep", "expert_tp")
+    return MoEWeights(
+        router=axes.spec(),
+        experts=Experts(
+            w13=axes.spec("ep", None, "expert_tp", None),
+            w2=axes.spec("ep", None, "expert_tp"),
+            w13_bias=None if experts.w13_bias is None else axes.spec("ep", None, "expert_tp"),
+            w2_bias=None if experts.w2_bias is None else axes.spec("ep", None),
+        ),
+        router_bias=None if weights.router_bias is None else axes.spec(),
+        correction_bias=None if weights.correction_bias is None else axes.spec(),
+        latent=None
+        if latent is None
+        else Latent(axes.spec(), axes.spec(), None if latent.norm is None else axes.spec()),
+        shared=None if weights.shared is None else GatedMLP(axes.spec(None, shared, None), axes.spec(None, shared)),
+    )
+
+
+def moe(
+    x: Float[Array, "moe_rows hidden"],
+    real: Bool[Array, " moe_rows"],
+    weights: MoEWeights,
+    mixture: Mixture,
+    exchange: Exchange,
+    dispatch: Dispatch = Dispatch(),
+) -> Float[Array, "moe_rows hidden"]:
+    """Output for the rows that `exchange.gather` returned (normed since), ready for `exchange.scatter`.
+
+    `real`: `exchange.real(counts)`; rows without a token cost no expert and get zeros from the routed ones.
+    """
+    routed = _exchanged if exchange.form is Form.ALL_TO_ALL else _gathered
+    out = routed(x, real, weights, mixture, exchange, dispatch)
+    return out if weights.shared is None else out + gated_mlp(x, weights.shared, mixture.activation)
+
+
+def _exchanged(
+    x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, dispatch: Dispatch
+) -> Array:
+    """Routed experts of a rank's own rows; whole sums come back."""
+    routing, narrow = route(x, weights, mixture.router), to_latent(x, weights.latent)
+    summed = by_all_to_all(narrow, routing, real, weights.experts, mixture.activation, exchange.axes, dispatch)
+    return from_latent(summed, weights.latent, mixture.eps)
+
+
+def _gathered(
+    x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, dispatch: Dispatch
+) -> Array:
+    """This rank's part of the routed experts' sum, for rows that all ranks which share the experts have.
+
+    On a latent width the parts are summed before the norm, and one rank brings the whole result.
+    """
+    axes: Axes = exchange.axes
+    routing, held = route(x, weights, mixture.router), weights.experts.w13.shape[0]
+    local = to_local(routing.experts, real, axis_index(axes["ep"]) * held, held)
+    narrow = to_latent(x, weights.latent)
+    part = by_gather(narrow, local, routing.weights, weights.experts, mixture.activation, axes)
+    if weights.latent is None:
+        return part
+    whole = psum(vary(part, exchange.sharers), exchange.sharers)
+    out = from_latent(whole, weights.latent, mixture.eps)
+    return jnp.where(axis_index(exchange.sharers) == 0, out, jnp.zeros_like(out))
