@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hw.arithmetic import Arithmetic, Exact
+from hw.arithmetic import Arithmetic
 from hw.compat import in_x64
 from hw.machine import Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, Collective, CollectiveKind, Work, sent_bytes
@@ -111,22 +111,6 @@ def collective_seconds(ar: Arithmetic, machine: Machine, collective: Collective)
 
 
 @in_x64
-def compute_bound(machine: Machine, work: Work) -> tuple[str, ...]:
-    """Which part of each op's exact time is the largest: `memory`, `compute` or `latency`."""
-    return _largest(compute_terms(Exact(), machine, work))
-
-
-@in_x64
-def collective_bound(machine: Machine, collective: Collective) -> tuple[str, ...]:
-    """Which part of each collective's exact time is the largest: `link`, `nic` or `latency`."""
-    return _largest(collective_terms(machine, collective))
-
-
-def _largest(terms: ComputeTerms | CollectiveTerms) -> tuple[str, ...]:
-    winner = np.argmax(np.stack([np.asarray(t) for t in terms]), axis=0)
-    return tuple(terms._fields[w] for w in winner)
-
-
 def _inside(payload: Array, m: Array, n: Array) -> Array:
     return payload * (m - 1.0) / n
 

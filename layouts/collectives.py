@@ -28,7 +28,7 @@ def all_gather(x: jax.Array, axes: AxisNames, dim: int) -> jax.Array:
 
 
 def all_gather_same(x: jax.Array, axes: AxisNames, dim: int) -> jax.Array:
-    """`all_gather`, its result typed as equal on every rank: what an output or a state cut along fewer axes asks for."""
+    """`all_gather`, its result typed as equal on every rank, as an output that is cut along fewer axes asks for."""
     return lax.all_gather(x, axes, axis=dim, tiled=True, to="invarying") if axes else x
 
 

@@ -11,7 +11,8 @@ class Load(eqx.Module):
     `context`: mean tokens of a request (in prefill the length of its prompt). `concurrency`: requests that the whole
     instance runs. `verify`: tokens a request verifies in a decode step. `accept`: tokens it keeps of them on average.
     `graph_sizes`: captured decode batches of an attention group, ascending (repeats pad it to a common length).
-    `chunk`: prompt tokens that a replica computes in one prefill step, all its attention groups together. `prefill` says which phase the step is of.
+    `chunk`: prompt tokens that a replica computes in one prefill step, all its attention groups together. `prefill`
+    says which phase the step is of.
     """
 
     context: Float[ArrayLike, ""]

@@ -2,8 +2,8 @@
 own heads over all tokens.
 
 ag_rs: log-sum-exps are gathered, outputs scaled in float32 and reduce-scattered over heads. a2a: output and
-log-sum-exp travel packed in one all-to-all. fi_a2a is the same exchange fused into one kernel by an engine; as a program
-it is a2a. Rules: a log-sum-exp of NaN or +inf counts as -inf, a row that no rank has tokens of is zero.
+log-sum-exp travel packed in one all-to-all. fi_a2a is the same exchange fused into one kernel by an engine; as a
+program it is a2a. Rules: a log-sum-exp of NaN or +inf counts as -inf, a row that no rank has tokens of is zero.
 """
 
 import math

@@ -1,7 +1,7 @@
 """A model as data: its layers, its vocabulary, the draft that runs beside it, and the format of each component."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from layouts.models.errors import ModelError
 from layouts.models.layer import Layer
 from layouts.shapes import BF16, vector
 from layouts.symbols import LOGIT_ROWS, VOCAB_TP
-from layouts.tensor import Format, Precision, Tensor
+from layouts.tensor import Precision, Tensor
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,3 @@ class Model:
             values = whole | {"experts_rank": kind.experts}
             size += count * sum(t.resident(self.precision).evaluate(values) for t in kind.tensors())
         return size
-
-    def with_precision(self, changes: Mapping[str, Format]) -> "Model":
-        """The same model with some components stored in another format."""
-        return replace(self, precision=self.precision.with_formats(changes))

@@ -4,8 +4,6 @@ The capacity form: every rank sends every other the same number of rows, so that
 most choices that one rank can make of another's experts nothing is dropped.
 """
 
-from dataclasses import dataclass
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -16,16 +14,7 @@ from layouts.mesh import Axes
 from layouts.moe.grouped import NOWHERE, grouped
 from layouts.moe.reference import Experts
 from layouts.moe.router import Routing
-from layouts.moe.wire import Wire
-
-
-@dataclass(frozen=True)
-class Dispatch:
-    """`capacity`: rows that a rank can send to another (None: the most that may be needed; fewer drops choices).
-    `wire`: what the rows travel as on the way out; they come back in their own dtype."""
-
-    capacity: int | None = None
-    wire: Wire = Wire()
+from layouts.moe.wire import PLAIN, Wire
 
 
 def worst_case(rows: int, topk: int, held: int) -> int:
@@ -40,17 +29,22 @@ def by_all_to_all(
     experts: Experts,
     activation: Activation,
     axes: Axes,
-    dispatch: Dispatch,
+    capacity: int | None = None,
+    wire: Wire = PLAIN,
 ) -> Float[Array, "rows width"]:
-    """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order."""
+    """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order.
+
+    `capacity`: rows that a rank can send to another, by default the most that may be needed; with less, the choices
+    beyond it are dropped. `wire`: what rows travel as on the way out; they come back in their own dtype.
+    """
     rows, topk = routing.experts.shape
     ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
-    capacity = dispatch.capacity or worst_case(rows, topk, held)
+    capacity = worst_case(rows, topk, held) if capacity is None else capacity
     place = _places(routing.experts, real, ranks, held, capacity)
     send = jnp.zeros((ranks * capacity, x.shape[1]), x.dtype).at[place].set(jnp.repeat(x, topk, axis=0), mode="drop")
     number = (routing.experts % held).reshape(-1)  # the destination's own number of the expert
     local = jnp.full((ranks * capacity,), NOWHERE, number.dtype).at[place].set(number, mode="drop")
-    arrived = dispatch.wire.decode(all_to_all(dispatch.wire.encode(send), axes["ep"], 0, 0), x.dtype)
+    arrived = wire.decode(all_to_all(wire.encode(send), axes["ep"], 0, 0), x.dtype)
     wanted = all_to_all(local, axes["ep"], 0, 0)
     done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True))[:, 0]
     back = all_to_all(done.astype(x.dtype), axes["ep"], 0, 0)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from layouts.collectives import all_gather, axis_index, psum, reduce_scatter, vary
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
+from layouts.moe.wire import PLAIN, Wire
 from layouts.rules import LayoutError
 
 
@@ -41,13 +42,19 @@ def form_of(layout: Layout) -> Form:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The exchange of one layer. `packed` is the room of a buffer without padding (SUM_LEN, EXACT): at least the sum
-    of the counts of the groups that share it. Inside `shard_map` only."""
+    """The exchange of one layer, inside `shard_map`.
+
+    `packed` is the room of a buffer without padding (SUM_LEN, EXACT): at least the sum of the counts of the groups
+    that share it. `wire`: what rows travel as on the way to the experts (fp8 under ALL_TO_ALL and EXACT only).
+    `capacity`: rows that a rank can send to another under ALL_TO_ALL; None is room for all.
+    """
 
     axes: Axes
     form: Form
     rows: int
     packed: int = 0
+    wire: Wire = PLAIN
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
         attn_tp = self.axes.size("attn_tp")
@@ -59,6 +66,10 @@ class Exchange:
             raise LayoutError(f"padding = {self.form} needs the rows of its buffer: give packed, the sum of the counts")
         if self.form is Form.EXACT and attn_tp > 1:
             raise LayoutError(f"padding = exact gathers whole groups, and attn_tp = {attn_tp}: use max_len or sum_len")
+        if self.wire.fp8 and self.form not in (Form.ALL_TO_ALL, Form.EXACT):
+            raise LayoutError(
+                f"an fp8 wire needs all_to_all or exact, and padding = {self.form}: send rows as they are"
+            )
 
     @staticmethod
     def of(layout: Layout, rows: int, packed: int = 0) -> "Exchange":
@@ -86,7 +97,7 @@ class Exchange:
         own = self.keep_own(x) if summed else self._scatter_own(x)
         if self.form is Form.ALL_TO_ALL:
             return own
-        every = all_gather(own, self.sharers, 0)
+        every = self.wire.decode(all_gather(self.wire.encode(own), self.sharers, 0), x.dtype)
         return self._pack(every, counts) if self.form is Form.EXACT else every
 
     def scatter(self, y: Float[Array, "moe_rows hidden"], counts: Int[Array, " groups"]) -> Float[Array, "rows hidden"]:

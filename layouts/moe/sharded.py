@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from layouts.collectives import axis_index, psum, vary
 from layouts.dense.reference import GatedMLP, gated_mlp
 from layouts.mesh import Axes
-from layouts.moe.dispatch import Dispatch, by_all_to_all, by_gather
+from layouts.moe.dispatch import by_all_to_all, by_gather
 from layouts.moe.exchange import Exchange, Form
 from layouts.moe.grouped import to_local
 from layouts.moe.reference import Experts, Latent, Mixture, MoEWeights, from_latent, route, to_latent
@@ -43,29 +43,24 @@ def moe(
     weights: MoEWeights,
     mixture: Mixture,
     exchange: Exchange,
-    dispatch: Dispatch = Dispatch(),
 ) -> Float[Array, "moe_rows hidden"]:
     """Output for the rows that `exchange.gather` returned (normed since), ready for `exchange.scatter`.
 
     `real`: `exchange.real(counts)`; rows without a token cost no expert and get zeros from the routed ones.
     """
     routed = _exchanged if exchange.form is Form.ALL_TO_ALL else _gathered
-    out = routed(x, real, weights, mixture, exchange, dispatch)
+    out = routed(x, real, weights, mixture, exchange)
     return out if weights.shared is None else out + gated_mlp(x, weights.shared, mixture.activation)
 
 
-def _exchanged(
-    x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, dispatch: Dispatch
-) -> Array:
+def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
     """Routed experts of a rank's own rows; whole sums come back."""
     routing, narrow = route(x, weights, mixture.router), to_latent(x, weights.latent)
     summed = by_all_to_all(narrow, routing, real, weights.experts, mixture.activation, exchange.axes, dispatch)
     return from_latent(summed, weights.latent, mixture.eps)
 
 
-def _gathered(
-    x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, dispatch: Dispatch
-) -> Array:
+def _gathered(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
     """This rank's part of the routed experts' sum, for rows that all ranks which share the experts have.
 
     On a latent width the parts are summed before the norm, and one rank brings the whole result.

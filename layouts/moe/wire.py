@@ -47,5 +47,8 @@ class Wire:
         return (payload.reshape(rows, -1, SCALED) * scale[:, :, None]).reshape(rows, width).astype(dtype)
 
 
+PLAIN: Final = Wire()
+
+
 def _bytes(x: Array) -> Array:
     return lax.bitcast_convert_type(x, jnp.uint8)

@@ -12,6 +12,9 @@ Run aside, in an environment of its own (the suite needs no torch):
 The naive file is loaded by its path: importing the package wants Triton.
 """
 
+# torch and transformers live in another environment
+# pyright: reportMissingImports=false
+
 import importlib.util
 import pathlib
 import sys
@@ -77,10 +80,10 @@ def run_core(path: str) -> dict[str, np.ndarray]:
     assert spec is not None and spec.loader is not None
     naive = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(naive)
-    shape = (REQUESTS, PROMPT, HEADS, DIM)
+    shape = (1, PROMPT, HEADS, DIM)
     q, k = (torch.nn.functional.normalize(torch.randn(shape), dim=-1) for _ in range(2))
     v, log_decay = torch.randn(shape), -torch.nn.functional.softplus(3 * torch.randn(shape))
-    beta, state = torch.rand(shape[:3]), torch.randn(REQUESTS, HEADS, DIM, DIM)
+    beta, state = torch.rand(shape[:3]), torch.randn(1, HEADS, DIM, DIM)
     rows, last = naive.naive_recurrent_kda(q, k, v, log_decay, beta, initial_state=state, output_final_state=True)
     out = {"q": q, "k": k, "v": v, "log_decay": log_decay, "beta": beta, "state": state, "rows": rows, "last": last}
     return {f"core/{key}": value.numpy() for key, value in out.items()}

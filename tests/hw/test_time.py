@@ -12,9 +12,7 @@ from hw.arithmetic import Arithmetic, Exact, Smooth
 from hw.compat import in_x64, x64
 from hw.machine import Machine, load_machine
 from hw.time import (
-    collective_bound,
     collective_seconds,
-    compute_bound,
     compute_seconds,
 )
 from hw.work import Collective, CollectiveKind, Family, Rate, Work
@@ -162,14 +160,6 @@ def test_the_sharpest_smooth_time_is_the_exact_one(flops: float, moved: float, c
     assert op_seconds(B200, work, smooth(1e-5)) == pytest.approx(op_seconds(B200, work), rel=1e-3)
 
 
-def test_which_part_of_an_op_is_the_largest() -> None:
-    works = (op(moved=1e9), op(flops=1e13, moved=1e6), op(moved=10.0))
-    assert [compute_bound(B200, work)[0] for work in works] == ["memory", "compute", "latency"]
-
-
-# ---- exchanges
-
-
 def test_inside_a_domain() -> None:
     machine = ideal(B200)
     assert exchange_seconds(machine, exchange(K.ALL_GATHER, 8e9, 8)) == pytest.approx(7e9 / 900e9)
@@ -195,8 +185,6 @@ def test_a_rack_is_a_domain_and_a_host_is_not() -> None:
     group = exchange(K.ALL_TO_ALL, 16e9, 16)
     assert exchange_seconds(ideal(GB200), group) == pytest.approx(15e9 / 900e9)
     assert exchange_seconds(ideal(load_machine("gb200", domain=4)), group) == pytest.approx(12e9 / 100e9)
-    assert collective_bound(GB200, group) == ("link",)
-    assert collective_bound(load_machine("gb200", domain=4), group) == ("nic",)
 
 
 def test_stride_decides_who_shares_a_domain() -> None:

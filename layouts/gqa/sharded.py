@@ -1,0 +1,86 @@
+"""Grouped-query attention inside `shard_map`: requests over attn_dp, query heads over attn_tp.
+
+KV heads are cut over attn_tp as far as they go and repeated beyond (`repeated_kv`); DCP cuts the tokens among ranks
+that hold the same KV head. Queries are gathered over dcp in every backend, and `combine` gives each rank its own heads.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
+
+from layouts.cache.batch import Batch, read, write
+from layouts.collectives import all_gather, axis_index
+from layouts.combine.partial import visible
+from layouts.combine.sharded import combine
+from layouts.gqa.reference import Weights, attend_pairs, project
+from layouts.gqa.shape import GQA
+from layouts.linear import linear
+from layouts.mesh import Axes
+from layouts.rotary import Rotation
+
+
+def repeated_kv(gqa: GQA, weight: Float[Array, "2*kv_heads*dim *inp"], attn_tp: int) -> Float[Array, "out *inp"]:
+    """kv_proj (or kv_bias) as the ranks of an attention group hold it, side by side: KV heads repeated to attn_tp."""
+    by_head = weight.reshape(gqa.kv_heads, 2 * gqa.head_dim, *weight.shape[1:])
+    return jnp.repeat(by_head, max(1, attn_tp // gqa.kv_heads), axis=0).reshape(-1, *weight.shape[1:])
+
+
+def weight_specs(gqa: GQA, axes: Axes) -> dict[str, PartitionSpec]:
+    """How whole weights are cut, kv_proj and kv_bias as `repeated_kv` gives them.
+
+    The pool is each rank's own: `axes.spec(("attn_dp", "attn_tp"), None, None)`. Sinks are those of the DCP group.
+    """
+    by_head, vector = axes.spec("attn_tp", None), axes.spec("attn_tp")
+    return {
+        "q_proj": by_head,
+        "kv_proj": by_head,
+        "o_proj": axes.spec(None, "attn_tp"),
+        **({"q_bias": vector, "kv_bias": vector, "o_bias": axes.spec(None)} if gqa.bias else {}),
+        **({"qk_norm": axes.spec(None)} if gqa.qk_norm else {}),
+        **({"sinks": axes.spec("dcp_groups")} if gqa.sinks else {}),
+    }
+
+
+def decode(
+    gqa: GQA,
+    weights: Weights,
+    hidden: Float[Array, "requests*verify hidden"],
+    pool: Float[Array, "pool_rows own_kv_heads 2*dim"],
+    batch: Batch,
+    axes: Axes,
+    *,
+    backend: str,
+    scale: float,
+    eps: float,
+    rotation: Rotation | None = None,
+    reduce: Callable[[jax.Array], jax.Array] | None = None,
+) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "pool_rows own_kv_heads 2*dim"]]:
+    """This rank's partial sum over heads, `reduce`d if given (a psum over attn_tp makes it whole), and its pool.
+
+    `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
+    """
+    query, pair = project(gqa, weights, hidden, rotation, eps)
+    requests, verify = len(batch.lengths), len(hidden) // len(batch.lengths)
+    rank, ranks = axis_index(axes["dcp"]), axes.size("dcp")
+    pool = write(pool, batch.new_rows(verify, rank, ranks), pair)
+    query = all_gather(query, axes["dcp"], 1)
+    held = batch.held(verify, rank, ranks, gqa.window)
+    seen = visible(batch.positions(verify), held.positions, gqa.window) & held.real[:, None, :]
+    # one rank of the DCP group counts the sinks
+    sinks = jnp.where(rank == 0, weights["sinks"].astype(jnp.float32), -jnp.inf) if gqa.sinks else None
+    rows, heads = query.shape[:2]
+    query = query.reshape(requests, verify, heads, -1)
+    part, lse = attend_pairs(gqa, query, read(pool, held.rows), seen, scale, sinks)
+    attended = combine(part.reshape(rows, heads, -1), lse.reshape(rows, heads), axes["dcp"], backend)
+    partial = linear(attended.reshape(rows, -1), weights["o_proj"], _once(gqa, weights, axes))
+    return partial if reduce is None else reduce(partial), pool
+
+
+def _once(gqa: GQA, weights: Weights, axes: Axes) -> jax.Array | None:
+    """The output bias on the first rank of the attention group: the partial sums are added up."""
+    if not gqa.bias:
+        return None
+    return jnp.where(axis_index(axes["attn_tp"]) == 0, weights["o_bias"], jnp.zeros_like(weights["o_bias"]))

@@ -1,0 +1,100 @@
+"""Multi-head latent attention on one device: decode and verify with kv_b absorbed, over a whole latent cache.
+
+Weights go by the names of `MLA.tensors`, (out, in) like a checkpoint's; w_kc and w_vc are (heads, out, in).
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from layouts.combine.partial import attend, visible
+from layouts.linear import linear
+from layouts.mla.shape import MLA
+from layouts.residual.reference import rms_norm
+from layouts.rotary import Rotation, rotate
+
+Weights = Mapping[str, Array]
+
+
+def absorb(
+    mla: MLA, kv_b: Float[Array, "heads*(nope+v) kv_lora"]
+) -> tuple[Float[Array, "heads kv_lora nope"], Float[Array, "heads v kv_lora"]]:
+    """w_kc and w_vc of the checkpoint's kv_b_proj."""
+    by_head = kv_b.reshape(-1, mla.nope + mla.v, mla.kv_lora)
+    return by_head[:, : mla.nope].swapaxes(1, 2), by_head[:, mla.nope :]
+
+
+def project(
+    mla: MLA, weights: Weights, hidden: Float[Array, "rows hidden"], rotation: Rotation | None, eps: float
+) -> tuple[Float[Array, "rows heads kv_values"], Float[Array, "rows kv_values"]]:
+    """Absorbed queries of the heads that the weights hold, and what the cache keeps of each row."""
+    if mla.q_lora:
+        both = linear(hidden, weights["fused_qkv_a_proj"])
+        low_rank, latent = both[:, : mla.q_lora], both[:, mla.q_lora :]
+        query = linear(rms_norm(low_rank, weights["q_a_norm"], eps), weights["q_b_proj"])
+    else:
+        query, latent = linear(hidden, weights["q_proj"]), linear(hidden, weights["kv_a_proj"])
+    query = query.reshape(len(hidden), -1, mla.nope + mla.rope)
+    absorbed = _by_head(query[..., : mla.nope], weights["w_kc"])
+    normed = rms_norm(latent[:, : mla.kv_lora], weights["kv_a_norm"], eps)
+    turned = rotate(latent[:, None, mla.kv_lora :], rotation)[:, 0]
+    query = jnp.concatenate([absorbed, rotate(query[..., mla.nope :], rotation)], axis=-1)
+    return query, jnp.concatenate([normed, turned], axis=-1)
+
+
+def output(
+    mla: MLA, weights: Weights, hidden: Float[Array, "rows hidden"], attended: Float[Array, "rows heads kv_lora"]
+) -> Float[Array, "rows hidden"]:
+    """Values, output gate and o_proj of the heads that the weights hold: a partial sum where those are not all."""
+    value = _by_head(attended, weights["w_vc"]).reshape(len(hidden), -1)
+    if mla.output_gate:
+        value = value * jax.nn.sigmoid(linear(hidden, weights["gate_proj"]))
+    return linear(value, weights["o_proj"])
+
+
+def decode(
+    mla: MLA,
+    weights: Weights,
+    hidden: Float[Array, "requests*verify hidden"],
+    cache: Float[Array, "requests context kv_values"],
+    lengths: Int[Array, " requests"],
+    *,
+    scale: float,
+    eps: float,
+    rotation: Rotation | None = None,
+) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "requests context kv_values"]]:
+    """Attention of `verify` new tokens a request (rows in request order), each seeing those before it, and the cache.
+
+    `lengths` tokens of each request are cached before; the new ones are written behind them.
+    """
+    query, latent = project(mla, weights, hidden, rotation, eps)
+    requests, context = cache.shape[:2]
+    verify = len(hidden) // requests
+    positions = lengths[:, None] + jnp.arange(verify, dtype=lengths.dtype)[None, :]
+    cache = cache.at[jnp.arange(requests)[:, None], positions].set(latent.reshape(requests, verify, -1))
+    tokens = jnp.broadcast_to(jnp.arange(context, dtype=lengths.dtype)[None, :], (requests, context))
+    attended, _ = attend_latents(
+        mla, query.reshape(requests, verify, *query.shape[1:]), cache, visible(positions, tokens), scale
+    )
+    return output(mla, weights, hidden, attended.reshape(*query.shape[:2], -1)), cache
+
+
+def attend_latents(
+    mla: MLA,
+    query: Float[Array, "requests verify heads kv_values"],
+    latents: Float[Array, "requests tokens kv_values"],
+    seen: Array,
+    scale: float,
+) -> tuple[Float[Array, "requests verify heads kv_lora"], Float[Array, "requests verify heads"]]:
+    """Attention over latents as one KV head, its values the first `kv_lora` of its keys; and the log-sum-exp."""
+    keys = latents[:, :, None, :]
+    return attend(query, keys, keys[..., : mla.kv_lora], seen, scale)
+
+
+def _by_head(
+    x: Float[Array, "rows heads inp"], weight: Float[Array, "heads out inp"]
+) -> Float[Array, "rows heads out"]:
+    product = jnp.einsum("rhi,hoi->rho", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
+    return product.astype(x.dtype)

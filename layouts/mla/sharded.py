@@ -1,0 +1,70 @@
+"""Multi-head latent attention inside `shard_map`: requests over attn_dp, heads over attn_tp, latents over dcp.
+
+The latent of a new token is computed by every rank of its attention group and kept by one of each DCP group. A rank
+attends with all heads of its DCP group to the latents it holds, and `combine` gives it back its own heads over all of
+them. Under ag_rs queries are cut by attn_tp and gathered; under a2a the group keeps a copy of q_b_proj and w_kc of all
+its heads, which needs no gather.
+"""
+
+from collections.abc import Callable
+
+import jax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
+
+from layouts.cache.batch import Batch, read, write
+from layouts.collectives import all_gather, axis_index
+from layouts.combine.partial import visible
+from layouts.combine.sharded import combine
+from layouts.mesh import Axes
+from layouts.mla.reference import Weights, attend_latents, output, project
+from layouts.mla.shape import MLA
+from layouts.rotary import Rotation
+
+
+def weight_specs(mla: MLA, axes: Axes, backend: str) -> dict[str, PartitionSpec]:
+    """How whole weights are cut. The pool is each rank's own: `axes.spec(("attn_dp", "attn_tp"), None)`."""
+    query = "attn_tp" if backend == "ag_rs" else "dcp_groups"
+    whole, vector, by_query = axes.spec(None, None), axes.spec(None), axes.spec(query, None)
+    low_rank = {"fused_qkv_a_proj": whole, "q_a_norm": vector, "q_b_proj": by_query}
+    return {
+        **(low_rank if mla.q_lora else {"kv_a_proj": whole, "q_proj": by_query}),
+        "kv_a_norm": vector,
+        "w_kc": axes.spec(query, None, None),
+        "w_vc": axes.spec("attn_tp", None, None),
+        **({"gate_proj": axes.spec("attn_tp", None)} if mla.output_gate else {}),
+        "o_proj": axes.spec(None, "attn_tp"),
+    }
+
+
+def decode(
+    mla: MLA,
+    weights: Weights,
+    hidden: Float[Array, "requests*verify hidden"],
+    pool: Float[Array, "pool_rows kv_values"],
+    batch: Batch,
+    axes: Axes,
+    *,
+    backend: str,
+    scale: float,
+    eps: float,
+    rotation: Rotation | None = None,
+    reduce: Callable[[jax.Array], jax.Array] | None = None,
+) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "pool_rows kv_values"]]:
+    """This rank's partial sum over heads, `reduce`d if given (a psum over attn_tp makes it whole), and its pool.
+
+    `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
+    """
+    query, latent = project(mla, weights, hidden, rotation, eps)
+    requests, verify = len(batch.lengths), len(hidden) // len(batch.lengths)
+    rank, ranks = axis_index(axes["dcp"]), axes.size("dcp")
+    pool = write(pool, batch.new_rows(verify, rank, ranks), latent)
+    if backend == "ag_rs":
+        query = all_gather(query, axes["dcp"], 1)
+    held = batch.held(verify, rank, ranks)
+    seen = visible(batch.positions(verify), held.positions) & held.real[:, None, :]
+    rows, heads = query.shape[:2]
+    part, lse = attend_latents(mla, query.reshape(requests, verify, heads, -1), read(pool, held.rows), seen, scale)
+    attended = combine(part.reshape(rows, heads, -1), lse.reshape(rows, heads), axes["dcp"], backend)
+    partial = output(mla, weights, hidden, attended)
+    return partial if reduce is None else reduce(partial), pool

@@ -1,0 +1,97 @@
+"""Weights kept by rows on the cards of a group, brought together one layer ahead of their use.
+
+All the weights of a layer travel in one all-gather of bytes, whatever they are stored in: that buffer is what a
+staging buffer holds. Two are alive at a time: the layer at work reads one while the next layer's arrives in the other.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, UInt8
+
+from layouts.collectives import all_gather, vary
+from layouts.mesh import Axes
+from layouts.shapes import ShapeError
+
+State = TypeVar("State")
+Extra = TypeVar("Extra")
+Weights = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Shapes and dtypes of a rank's shards, in the order in which they stand in the message."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[jnp.dtype, ...]
+
+    @staticmethod
+    def of(shards: Sequence[Array]) -> "Packing":
+        """Of one layer's shards, which are cut along their first axis."""
+        if any(shard.ndim == 0 for shard in shards):
+            raise ShapeError("weight gather: a single number has no rows to shard: keep it whole")
+        return Packing(tuple(s.shape for s in shards), tuple(jnp.dtype(s.dtype) for s in shards))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each shard."""
+        return tuple(math.prod(s) * d.itemsize for s, d in zip(self.shapes, self.dtypes, strict=True))
+
+    def pack(self, shards: Sequence[Array]) -> UInt8[Array, " bytes"]:
+        """A rank's message."""
+        return jnp.concatenate([lax.bitcast_convert_type(s, jnp.uint8).reshape(-1) for s in shards])
+
+    def unpack(self, staged: UInt8[Array, " ranks_bytes"]) -> Weights:
+        """The whole weights in a staging buffer."""
+        by_rank, starts = staged.reshape(-1, sum(self.sizes)), [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+        return tuple(
+            self._weight(by_rank[:, start : start + size], shape, dtype)
+            for start, size, shape, dtype in zip(starts, self.sizes, self.shapes, self.dtypes, strict=True)
+        )
+
+    def _weight(self, raw: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+        whole = (raw.shape[0] * shape[0], *shape[1:])
+        per_value = () if dtype.itemsize == 1 else (dtype.itemsize,)
+        return lax.bitcast_convert_type(raw.reshape(*whole, *per_value), dtype)
+
+
+def gather(shards: Sequence[Array], axes: Axes) -> UInt8[Array, " ranks_bytes"]:
+    """A staging buffer with the whole weights of a layer, from every rank's rows: one exchange."""
+    return all_gather(Packing.of(shards).pack(shards), axes["weight_shard"], 0)
+
+
+def whole(shards: Sequence[Array], axes: Axes) -> Weights:
+    """The whole weights of one layer."""
+    return Packing.of(shards).unpack(gather(shards, axes))
+
+
+def through_layers(
+    layer: Callable[[State, Weights, Extra], State],
+    state: State,
+    shards: Weights,
+    extra: Extra,
+    axes: Axes,
+) -> State:
+    """Run like layers one after another, each with its weights whole, gathered while the layer before it ran.
+
+    `shards` and `extra` (what is not sharded; any pytree) are stacked over layers. The first gather has nothing to hide
+    behind, and there are as many as layers. The state must vary over the mesh axes that the layer makes it vary over.
+    """
+    packing = Packing.of([s[0] for s in shards])
+    state = jax.tree.map(lambda x: vary(x, axes["weight_shard"]), state)
+
+    def step(carry: tuple[State, Array], following: tuple[Weights, Extra]) -> tuple[tuple[State, Array], None]:
+        current, ready = carry
+        next_shards, present = following
+        arriving = gather(next_shards, axes)
+        return (layer(current, packing.unpack(ready), present), arriving), None
+
+    ready = gather([s[0] for s in shards], axes)
+    before_last = jax.tree.map(lambda x: x[:-1], extra)
+    (state, ready), _ = lax.scan(step, (state, ready), (tuple(s[1:] for s in shards), before_last))
+    return layer(state, packing.unpack(ready), jax.tree.map(lambda x: x[-1], extra))

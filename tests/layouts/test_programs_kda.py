@@ -1,0 +1,310 @@
+"""KDA as programs: against models that nobody here wrote, each form against the recurrence, and cut over devices."""
+
+import pathlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hw.errors import MeshwrightError
+from layouts.kda import sharded
+from layouts.kda.chunked import chunks, prefill
+from layouts.kda.reference import Form, State, Tokens, Weights, attention, empty_state, recurrence
+from layouts.kda.verify import commit, verify
+from layouts.layout import Layout
+from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
+
+GOLDENS = np.load(pathlib.Path(__file__).parents[1] / "goldens" / "kda.npz")
+SOFTPLUS, BOUNDED = Form(), Form(gate_lower_bound=-5.0)
+PROMPT = 70  # of make_kda.py: the tokens after it went in one by one
+
+
+def error(found: Any, expected: Any) -> float:
+    """max|d| / max|expected|; NaN where either is not finite, which no bound admits."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    assert found.shape == expected.shape
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def golden_layer(name: str) -> tuple[dict[str, np.ndarray], Weights]:
+    """Arrays of a golden layer, and its tensors under our names."""
+    arrays = {key.split("/")[1]: GOLDENS[key] for key in GOLDENS.files if key.startswith(f"layer_{name}/")}
+    w = {key.removeprefix("weight.").removesuffix(".weight"): x for key, x in arrays.items()}
+    dim, hidden, kernel = w["o_norm"].size, w["x"].shape[-1], w["conv1d"].shape[-1]
+    by_head = {"g_proj": w["g_b_proj"]} if "g_a_proj" not in w else {"g_b_proj": w["g_b_proj"]}
+    by_head["f_b_proj"] = w["forget_gate.f_b_proj"]
+    tensors = {key: x.reshape(-1, dim, x.shape[-1]) for key, x in by_head.items()}
+    if "g_a_proj" in w:
+        tensors["g_a_proj"] = w["g_a_proj"]
+    tensors |= {
+        "qkv_proj": np.stack([w[f"{x}_proj"].reshape(-1, dim, hidden) for x in "qkv"]),
+        "conv1d": w["conv1d"].reshape(3, -1, dim, kernel),
+        "f_a_proj": w["forget_gate.f_a_proj"],
+        "A_log": w["forget_gate.A_log"].reshape(-1),
+        "dt_bias": w["forget_gate.dt_bias"].reshape(-1, dim),
+        "b_proj": w["b_proj"],
+        "o_norm": w["o_norm"],
+        "o_proj": w["o_proj"].reshape(hidden, -1, dim),
+    }
+    return arrays, Weights(**{key: jnp.asarray(x) for key, x in tensors.items()})
+
+
+def same_state(state: State, arrays: dict[str, np.ndarray]) -> None:
+    assert error(state.recurrent, arrays["recurrent"]) < 2e-5
+    heads, dim = state.recurrent.shape[1:3]
+    assert error(state.window, arrays["window"].transpose(0, 2, 1).reshape(-1, 3, 3, heads, dim)) < 2e-5
+
+
+@pytest.mark.parametrize(("name", "form"), [("softplus", SOFTPLUS), ("bounded", BOUNDED)])
+def test_the_layer_of_transformers(name: str, form: Form) -> None:
+    """Token by token; by chunks and then by one verification of which every token is accepted."""
+    arrays, weights = golden_layer(name)
+    x = jnp.asarray(arrays["x"])
+    start = empty_state(weights, x.shape[0], x.dtype)
+    rows, state = jax.jit(attention, static_argnums=3)(x, start, weights, form)
+    assert error(rows, arrays["rows"]) < 2e-5
+    same_state(state, arrays)
+    every = jnp.full(x.shape[:1], PROMPT, jnp.int32)
+    before, state = jax.jit(prefill, static_argnums=4)(x[:, :PROMPT], start, every, weights, form)
+    after, ring = jax.jit(verify, static_argnums=3)(x[:, PROMPT:], state, weights, form)
+    assert error(jnp.concatenate([before, after], axis=1), arrays["rows"]) < 2e-5
+    same_state(commit(state, ring, jnp.full(x.shape[:1], x.shape[1] - PROMPT, jnp.int32)), arrays)
+
+
+def test_the_wrong_gate_is_seen() -> None:
+    arrays, weights = golden_layer("softplus")
+    x = jnp.asarray(arrays["x"])
+    rows, _ = attention(x, empty_state(weights, x.shape[0], x.dtype), weights, BOUNDED)
+    assert error(rows, arrays["rows"]) > 1e-2
+
+
+def test_the_recurrence_of_flash_linear_attention() -> None:
+    """From a state that is not zero. Theirs scales q inside, ours before."""
+    core = {key.split("/")[1]: jnp.asarray(GOLDENS[key]) for key in GOLDENS.files if key.startswith("core/")}
+    tokens = Tokens(core["q"] * core["q"].shape[-1] ** -0.5, core["k"], core["v"], core["log_decay"], core["beta"])
+    lengths = jnp.full(core["q"].shape[:1], core["q"].shape[1], jnp.int32)
+    for rows, last in (recurrence(tokens, core["state"]), chunks(tokens, core["state"], lengths)):
+        assert error(rows, core["rows"]) < 2e-5
+        assert error(last, core["last"]) < 2e-5
+
+
+def random_tokens(seed: int, requests: int, count: int, strength: float, dim: int = 8) -> tuple[Tokens, jax.Array]:
+    """Random inputs of the delta rule, with decays around exp(-strength), and a state to start from."""
+    random = np.random.default_rng(seed)
+    shape = (requests, count, 2, dim)
+    q, k, v = (random.normal(size=shape) for _ in range(3))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    arrays = (q, k, v, -strength * random.random(shape), random.random(shape[:3]))
+    tokens = Tokens(*(jnp.asarray(x, jnp.float32) for x in arrays))
+    return tokens, jnp.asarray(random.normal(size=(requests, 2, dim, dim)), jnp.float32)
+
+
+def plain(tokens: Tokens, state: jax.Array, length: int, request: int) -> tuple[np.ndarray, np.ndarray]:
+    """The recurrence of one request in NumPy float64: outputs and last state of its first `length` tokens."""
+    q, k, v, g, beta = (np.asarray(x, np.float64)[request] for x in jax.tree.leaves(tokens))
+    held, outputs = np.array(state[request], np.float64), []
+    for i in range(length):
+        held = held * np.exp(g[i])[..., None]
+        delta = beta[i][:, None] * (v[i] - np.einsum("hk,hkv->hv", k[i], held))
+        held = held + k[i][..., None] * delta[:, None]
+        outputs.append(np.einsum("hk,hkv->hv", q[i], held))
+    return np.array(outputs), held
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**20),
+    lengths=st.lists(st.integers(0, 75), min_size=2, max_size=2),
+    strength=st.sampled_from([0.0, 0.1, 5.0, 200.0]),
+    chunk=st.sampled_from([4, 32, 64]),
+)
+def test_chunks_equal_the_recurrence(seed: int, lengths: list[int], strength: float, chunk: int) -> None:
+    """Over lengths, and decays from none to far beyond what exp of a float32 could undo."""
+    tokens, state = random_tokens(seed, 2, 75, strength)
+    found = jax.jit(chunks, static_argnums=3)(tokens, state, jnp.array(lengths, jnp.int32), chunk)
+    for request, length in enumerate(lengths):
+        rows, last = plain(tokens, state, length, request)
+        assert error(found[1][request], last) < 1e-5
+        if length:
+            assert error(found[0][request, :length], rows) < 1e-5
+
+
+def random_weights(seed: int, heads: int, full_rank: bool, hidden: int = 16, dim: int = 8, kernel: int = 4) -> Weights:
+    random = np.random.default_rng(seed)
+
+    def draw(*shape: int, scale: float = 0.4) -> jax.Array:
+        return jnp.asarray(random.normal(size=shape) * scale, jnp.float32)
+
+    low = {"g_a_proj": draw(dim, hidden), "g_b_proj": draw(heads, dim, dim)}
+    return Weights(
+        qkv_proj=draw(3, heads, dim, hidden),
+        conv1d=draw(3, heads, dim, kernel),
+        f_a_proj=draw(dim, hidden),
+        f_b_proj=draw(heads, dim, dim),
+        A_log=draw(heads),
+        dt_bias=draw(heads, dim, scale=1.0),
+        b_proj=draw(heads, hidden),
+        o_norm=1 + draw(dim, scale=0.1),
+        o_proj=draw(hidden, heads, dim),
+        **({"g_proj": draw(heads, dim, hidden)} if full_rank else low),
+    )
+
+
+def rows_of(seed: int, requests: int, count: int, hidden: int = 16) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(requests, count, hidden)), jnp.float32)
+
+
+STEP = jax.jit(attention, static_argnums=3)
+VERIFY = jax.jit(verify, static_argnums=3)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**20),
+    rounds=st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=1, max_size=4),
+    form=st.sampled_from([SOFTPLUS, BOUNDED]),
+)
+def test_verify_and_commit_equal_the_recurrence(seed: int, rounds: list[list[int]], form: Form) -> None:
+    """Rounds of five drafted tokens of which some are accepted; rejected ones leave no trace, in S or the window."""
+    weights = random_weights(seed, 2, full_rank=form is BOUNDED)
+    state = plain_state = empty_state(weights, 2, jnp.float32)
+    for number, accepted in enumerate(rounds):
+        x = rows_of(seed + number, 2, 5)
+        rows, ring = VERIFY(x, state, weights, form)
+        state = jax.jit(commit)(state, ring, jnp.array(accepted, jnp.int32))
+        expected, _ = STEP(x, plain_state, weights, form)
+        assert error(rows, expected) < 2e-5
+        for request, count in enumerate(accepted):
+            for i in range(count):
+                one = jax.tree.map(lambda held, r=request: held[r : r + 1], plain_state)
+                _, one = STEP(x[request : request + 1, i : i + 1], one, weights, form)
+                plain_state = jax.tree.map(lambda held, new, r=request: held.at[r].set(new[0]), plain_state, one)
+    for found, expected in zip(jax.tree.leaves(state), jax.tree.leaves(plain_state), strict=True):
+        assert np.abs(found - expected).max() <= 2e-5 * max(np.abs(expected).max(), 1e-30)
+
+
+SLOTS, REQUESTS, PROMPT_ROWS, WIDTH = 4, 3, 9, 5  # on each rank of attn_dp: the sink, two requests and a padding row
+
+
+def serve(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights, form: Form) -> Any:
+    """Prefill, one decoded token, one verification and its commit, with the bodies of `sharded`."""
+    prompt, token, draft = jnp.split(x, [PROMPT_ROWS, PROMPT_ROWS + 1], axis=1)
+    lengths, accepted = jnp.split(counts, 2, axis=1)
+    first, pool = sharded.prefill(prompt, pool, slots, slots > 0, lengths[:, 0], weights, form)
+    second, pool = sharded.decode(token, pool, slots, weights, form)
+    third, ring = sharded.verify(draft, pool, slots, weights, form)
+    return jnp.concatenate([first, second, third], axis=1), sharded.commit(pool, slots, ring, accepted[:, 0]), ring
+
+
+def on_mesh(layout: Layout, weights: Weights, form: Form, mesh: Any) -> Any:
+    """`serve` under shard_map; partial rows are summed over attn_tp as a layer would."""
+    axes = axes_of(layout)
+
+    def body(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights) -> Any:
+        rows, pool, ring = serve(x, pool, slots, counts, weights, form)
+        return jax.lax.psum(rows, axes["attn_tp"]) if axes["attn_tp"] else rows, pool, ring
+
+    requests = axes.spec("attn_dp", None, None)
+    states = sharded.state_specs(axes)
+    given_specs = (requests, states, axes.spec("attn_dp"), axes.spec("attn_dp", None), specs_of(weights, axes))
+    out = (requests, states, sharded.ring_specs(axes))
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=given_specs, out_specs=out))
+
+
+def specs_of(weights: Weights, axes: Axes) -> Weights:
+    return sharded.weight_specs(weights, axes)
+
+
+def problem(attn_dp: int, heads: int, full_rank: bool, form: Form) -> tuple[Any, ...]:
+    """Rows, a pool full of another request's leavings, slots and counts of every rank of attn_dp, and weights."""
+    weights = random_weights(7, heads, full_rank)
+    x = rows_of(8, attn_dp * REQUESTS, PROMPT_ROWS + 1 + WIDTH)
+    like = empty_state(weights, attn_dp * SLOTS, jnp.float32)
+    random = np.random.default_rng(9)
+    pool = jax.tree.map(lambda held: jnp.asarray(random.normal(size=held.shape), held.dtype), like)
+    slots = jnp.tile(jnp.array([3, 0, 1], jnp.int32), attn_dp)
+    lengths = [[PROMPT_ROWS, 0, PROMPT_ROWS - 2], [WIDTH, 0, 2]]
+    return x, pool, slots, jnp.tile(jnp.array(lengths, jnp.int32).T, (attn_dp, 1)), weights
+
+
+@pytest.mark.parametrize(
+    ("attn_dp", "attn_tp", "full_rank", "form"),
+    [
+        (1, 1, True, BOUNDED),
+        (2, 1, False, SOFTPLUS),
+        (16, 1, True, BOUNDED),
+        (1, 2, False, BOUNDED),
+        (4, 2, True, SOFTPLUS),
+        (2, 4, True, BOUNDED),
+        (4, 4, False, SOFTPLUS),
+        (1, 8, True, BOUNDED),
+        (2, 8, False, SOFTPLUS),
+    ],
+)
+def test_every_cut_equals_one_device(attn_dp: int, attn_tp: int, full_rank: bool, form: Form) -> None:
+    layout = Layout(attn_dp=attn_dp, attn_tp=attn_tp)
+    x, pool, slots, counts, weights = problem(attn_dp, 8, full_rank, form)
+    rows, after, ring = on_mesh(layout, weights, form, mesh_of(layout))(x, pool, slots, counts, weights)
+    for rank in range(attn_dp):
+        mine, my_slots = slice(rank * REQUESTS, (rank + 1) * REQUESTS), slice(rank * SLOTS, (rank + 1) * SLOTS)
+        before = jax.tree.map(lambda held, s=my_slots: held[s], pool)
+        for row, length, accepted in ((0, PROMPT_ROWS, WIDTH), (2, PROMPT_ROWS - 2, 2)):
+            own, slot = x[mine][row : row + 1], int(slots[row])
+            told = jnp.concatenate([own[:, :length], own[:, PROMPT_ROWS:]], axis=1)
+            expected, _ = STEP(told, empty_state(weights, 1, jnp.float32), weights, form)
+            kept = jnp.concatenate(
+                [rows[mine][row : row + 1, :length], rows[mine][row : row + 1, PROMPT_ROWS:]], axis=1
+            )
+            assert error(kept, expected) < 2e-5
+            _, state = STEP(told[:, : length + 1 + accepted], empty_state(weights, 1, jnp.float32), weights, form)
+            for found, wanted in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
+                assert error(found[my_slots][slot], wanted[0]) < 2e-5
+        for found, left in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
+            assert np.array_equal(found[my_slots][2], left[2])  # nobody's slot
+    assert ring.inputs.shape == (attn_dp * REQUESTS, WIDTH + 3, 3, 8, 8)
+
+
+def test_the_article_traces_at_full_size_without_exchanging_anything() -> None:
+    """Kimi K3, DP2 x DCP8, 128 requests of 5 rows a group in bf16: the body's only collective is the caller's sum."""
+    layout = Layout(attn_dp=2, attn_tp=8, dcp=8)
+    axes = axes_of(layout)
+    bf16, f32, i32 = jnp.bfloat16, jnp.float32, jnp.int32
+    hidden, heads, dim = 7168, 96, 128
+    shapes = eqx.filter_eval_shape(random_weights, 0, 1, True)
+    sizes = {1: heads, 8: dim, 16: hidden}
+    weights = jax.tree.map(
+        lambda w: jax.ShapeDtypeStruct(tuple(sizes.get(n, n) for n in w.shape), f32 if w.ndim == 1 else bf16), shapes
+    )
+    pool = State(
+        jax.ShapeDtypeStruct((2 * 209, heads, dim, dim), f32), jax.ShapeDtypeStruct((2 * 209, 3, 3, heads, dim), bf16)
+    )
+    x = jax.ShapeDtypeStruct((256, PROMPT_ROWS + 1 + WIDTH, hidden), bf16)
+    slots, counts = jax.ShapeDtypeStruct((256,), i32), jax.ShapeDtypeStruct((256, 2), i32)
+    program = on_mesh(layout, weights, BOUNDED, abstract_mesh_of(layout)).trace(x, pool, slots, counts, weights)
+    rows, after, ring = program.out_info
+    assert (rows.shape, rows.dtype) == (x.shape, bf16)
+    assert (
+        jax.tree.leaves(jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), after, pool)) == [True] * 2
+    )
+    assert ring.writes.deltas.dtype == f32
+    text = str(program.jaxpr)
+    assert text.count("psum") == 1
+    assert not any(name in text for name in ("all_gather", "all_to_all", "ppermute", "reduce_scatter"))
+    assert sharded.weight_specs(weights, axes).f_a_proj == axes.spec(None, None)
+
+
+def test_forms_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(MeshwrightError, match="gate_lower_bound=5.0 must be negative"):
+        Form(gate_lower_bound=5.0)
+    with pytest.raises(MeshwrightError, match="norm_eps=0"):
+        Form(norm_eps=0)
+    low = random_weights(0, 2, full_rank=False)
+    with pytest.raises(MeshwrightError, match="give g_proj, or both"):
+        Weights(**{**vars(low), "g_b_proj": None})
+    with pytest.raises(MeshwrightError, match="give g_proj, or both"):
+        Weights(**{**vars(low), "g_proj": low.g_b_proj})
