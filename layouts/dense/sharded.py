@@ -1,5 +1,8 @@
 """The gated MLP with its width cut over the attention group."""
 
+from collections.abc import Callable
+from typing import Any
+
 from jaxtyping import Array, Float
 
 from layouts.collectives import psum
@@ -10,7 +13,8 @@ from layouts.mesh import Axes
 
 def weight_specs(axes: Axes) -> GatedMLP:
     """How the weights are cut: the width over `attn_tp`."""
-    return GatedMLP(axes.spec(None, "attn_tp", None), axes.spec(None, "attn_tp"))
+    spec: Callable[..., Any] = axes.spec  # a spec stands where its weight does
+    return GatedMLP(spec(None, "attn_tp", None), spec(None, "attn_tp"))
 
 
 def dense(

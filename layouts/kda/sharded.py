@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from layouts.kda import chunked, reference
 from layouts.kda import verify as verification
+from layouts.kda.chunked import Writes
 from layouts.kda.reference import Form, State, Weights
 from layouts.kda.verify import Ring
 from layouts.mesh import Axes
@@ -24,8 +25,8 @@ from layouts.mesh import Axes
 _HEADS_AT = {"qkv_proj": 1, "conv1d": 1, "o_proj": 1, "f_a_proj": None, "g_a_proj": None, "o_norm": None}
 
 
-def weight_specs(weights: Weights, axes: Axes) -> Weights:
-    """A spec for each tensor that is there: cut along its heads, the first stage of a low-rank pair and the norm whole."""
+def weight_specs(weights: Weights, axes: Axes) -> Any:
+    """A spec for each tensor that is there: cut along its heads, or whole where it has none."""
 
     def spec(path: Any, leaf: Array) -> PartitionSpec:
         heads_at = _HEADS_AT.get(path[0].name, 0)
@@ -34,15 +35,20 @@ def weight_specs(weights: Weights, axes: Axes) -> Weights:
     return jax.tree_util.tree_map_with_path(spec, weights)
 
 
-def state_specs(axes: Axes) -> State:
-    """Specs of a pool of slots."""
-    return State(axes.spec("attn_dp", "attn_tp", None, None), axes.spec("attn_dp", None, None, "attn_tp", None))
+def state_specs(axes: Axes) -> Any:
+    """Specs of a pool of slots: a State with a spec in place of each array."""
+    recurrent: Any = axes.spec("attn_dp", "attn_tp", None, None)
+    return State(recurrent, _inputs_spec(axes))
 
 
-def ring_specs(axes: Axes) -> Ring:
-    """Specs of a ring, one entry a request of the batch."""
-    tokens = axes.spec("attn_dp", None, "attn_tp", None)
-    return Ring(chunked.Writes(tokens, tokens, tokens), axes.spec("attn_dp", None, None, "attn_tp", None))
+def ring_specs(axes: Axes) -> Any:
+    """Specs of a ring, one entry a request of the batch: a Ring with a spec in place of each array."""
+    tokens: Any = axes.spec("attn_dp", None, "attn_tp", None)
+    return Ring(Writes(tokens, tokens, tokens), _inputs_spec(axes))
+
+
+def _inputs_spec(axes: Axes) -> Any:
+    return axes.spec("attn_dp", None, None, "attn_tp", None)
 
 
 def read(pool: State, slots: Int[Array, " requests"]) -> State:

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from layouts.collectives import all_gather, axis_index, psum, reduce_scatter, vary
+from layouts.collectives import all_gather, all_gather_same, axis_index, psum, reduce_scatter, vary
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
 from layouts.moe.wire import PLAIN, Wire
+from layouts.residual.sharded import own_rows
 from layouts.rules import LayoutError
 
 
@@ -94,28 +95,28 @@ class Exchange:
             return x if summed else psum(vary(x, self.axes["attn_tp"]), self.axes["attn_tp"])
         if self.form is Form.SUM_LEN:
             return self._add_into_buffer(x, counts, summed)
-        own = self.keep_own(x) if summed else self._scatter_own(x)
+        own = own_rows(x, self.axes["attn_tp"]) if summed else self._scatter_own(x)
         if self.form is Form.ALL_TO_ALL:
             return own
         every = self.wire.decode(all_gather(self.wire.encode(own), self.sharers, 0), x.dtype)
         return self._pack(every, counts) if self.form is Form.EXACT else every
 
     def scatter(self, y: Float[Array, "moe_rows hidden"], counts: Int[Array, " groups"]) -> Float[Array, "rows hidden"]:
-        """The rows of a rank's own attention group, on each of its ranks.
+        """The rows of a rank's own attention group, on each of its ranks (and typed as equal on them).
 
         y: parts of a sum over the ranks that share the experts, or whole rows under ALL_TO_ALL. Rows without a token
         hold no defined value.
         """
         if self.form is Form.ALL_TO_ALL:
-            return all_gather(y, self.axes["attn_tp"], 0)
-        y = vary(y, self._buffer_axes)
+            return self._to_whole_group(y)
+        y = vary(y, self.sharers)
         if self.form is Form.ONE_GROUP:
             return psum(y, self.sharers)
         if self.form is Form.SUM_LEN:
             return psum(y, self.sharers)[self._packed_places(counts)]
         if self.form is Form.EXACT:
             y = self._unpack(y, counts)
-        return all_gather(reduce_scatter(y, self.sharers, 0), self.axes["attn_tp"], 0)
+        return self._to_whole_group(reduce_scatter(y, self.sharers, 0))
 
     def real(self, counts: Int[Array, " groups"]) -> Bool[Array, " moe_rows"]:
         """Which of the rows that `gather` returns hold a token."""
@@ -129,12 +130,11 @@ class Exchange:
         position = part[:, None] * self.own + jnp.arange(self.own, dtype=jnp.int32)[None, :]
         return (position < counts[group][:, None]).reshape(-1)
 
-    def keep_own(self, x: Float[Array, "rows hidden"]) -> Float[Array, "own hidden"]:
-        """A rank's part of rows that are the same on the whole attention group."""
-        return lax.dynamic_slice_in_dim(x, axis_index(self.axes["attn_tp"]) * self.own, self.own)
-
     def _scatter_own(self, x: Array) -> Array:
         return reduce_scatter(vary(x, self.axes["attn_tp"]), self.axes["attn_tp"], 0)
+
+    def _to_whole_group(self, own: Array) -> Array:
+        return all_gather_same(vary(own, self.axes["attn_tp"]), self.axes["attn_tp"], 0)
 
     @property
     def _buffer_axes(self) -> tuple[str, ...]:
@@ -148,7 +148,8 @@ class Exchange:
         return max(self.axes.size("ep") * self.axes.size("expert_tp") // self.axes.size("attn_tp"), 1)
 
     def _group(self) -> Array:
-        return axis_index(self.axes["tp"]) // self.axes.size("attn_tp")
+        """This rank's attention group: the same number, and typed so, on all its ranks."""
+        return axis_index(tuple(name for name in self.axes["tp"] if name not in self.axes["attn_tp"]))
 
     def _sharing_counts(self, counts: Array) -> Array:
         return lax.dynamic_slice_in_dim(counts, self._group() // self._sharing * self._sharing, self._sharing)

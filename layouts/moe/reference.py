@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
 from layouts.dense.activation import Activation
 from layouts.dense.reference import GatedMLP, gated_mlp, linear
 from layouts.moe.router import Router, Routing
+from layouts.residual.reference import rms_norm
 
 
 class Experts(NamedTuple):
@@ -67,9 +67,7 @@ def from_latent(y: Float[Array, "rows width"], latent: Latent | None, eps: float
     if latent is None:
         return y
     if latent.norm is not None:
-        wide = y.astype(jnp.float32)
-        scale = lax.rsqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)
-        y = (wide * scale * latent.norm.astype(jnp.float32)[None, :]).astype(y.dtype)
+        y = rms_norm(y, latent.norm, eps)
     return linear(y, latent.up)
 
 

@@ -4,6 +4,9 @@ Around it, `Exchange` brings the rows of the attention groups and takes them bac
 between the two.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -18,22 +21,21 @@ from layouts.moe.reference import Experts, Latent, Mixture, MoEWeights, from_lat
 
 def weight_specs(weights: MoEWeights, exchange: Exchange) -> MoEWeights:
     """PartitionSpec of each weight (None where the model has none). Under all-to-all the shared expert is whole."""
-    axes, experts, latent = exchange.axes, weights.experts, weights.latent
+    spec: Callable[..., Any] = exchange.axes.spec  # a spec stands where its weight does
+    experts, latent = weights.experts, weights.latent
     shared = () if exchange.form is Form.ALL_TO_ALL else ("ep", "expert_tp")
     return MoEWeights(
-        router=axes.spec(),
+        router=spec(),
         experts=Experts(
-            w13=axes.spec("ep", None, "expert_tp", None),
-            w2=axes.spec("ep", None, "expert_tp"),
-            w13_bias=None if experts.w13_bias is None else axes.spec("ep", None, "expert_tp"),
-            w2_bias=None if experts.w2_bias is None else axes.spec("ep", None),
+            w13=spec("ep", None, "expert_tp", None),
+            w2=spec("ep", None, "expert_tp"),
+            w13_bias=None if experts.w13_bias is None else spec("ep", None, "expert_tp"),
+            w2_bias=None if experts.w2_bias is None else spec("ep", None),
         ),
-        router_bias=None if weights.router_bias is None else axes.spec(),
-        correction_bias=None if weights.correction_bias is None else axes.spec(),
-        latent=None
-        if latent is None
-        else Latent(axes.spec(), axes.spec(), None if latent.norm is None else axes.spec()),
-        shared=None if weights.shared is None else GatedMLP(axes.spec(None, shared, None), axes.spec(None, shared)),
+        router_bias=None if weights.router_bias is None else spec(),
+        correction_bias=None if weights.correction_bias is None else spec(),
+        latent=None if latent is None else Latent(spec(), spec(), None if latent.norm is None else spec()),
+        shared=None if weights.shared is None else GatedMLP(spec(None, shared, None), spec(None, shared)),
     )
 
 
@@ -56,7 +58,9 @@ def moe(
 def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
     """Routed experts of a rank's own rows; whole sums come back."""
     routing, narrow = route(x, weights, mixture.router), to_latent(x, weights.latent)
-    summed = by_all_to_all(narrow, routing, real, weights.experts, mixture.activation, exchange.axes, dispatch)
+    summed = by_all_to_all(
+        narrow, routing, real, weights.experts, mixture.activation, exchange.axes, exchange.capacity, exchange.wire
+    )
     return from_latent(summed, weights.latent, mixture.eps)
 
 

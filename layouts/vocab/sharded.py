@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from layouts.collectives import all_gather, axis_index, psum, vary
+from layouts.collectives import all_gather, all_gather_same, axis_index, psum, vary
 from layouts.mesh import Axes
 from layouts.vocab import reference
 
@@ -43,7 +43,7 @@ def logits(
 
 def whole_logits(part: Float[Array, "shared_rows part"], axes: Axes) -> Float[Array, "rows vocab"]:
     """Every score of an attention group's own rows, on each of its ranks: what sampling at large needs."""
-    whole = all_gather(part, axes["vocab_tp"], 1)
+    whole = all_gather_same(part, axes["vocab_tp"], 1)
     return _own(whole, part.shape[0] // _groups(axes), axes)
 
 
@@ -55,7 +55,7 @@ def greedy(part: Float[Array, "shared_rows part"], axes: Axes) -> Int[Array, " r
     best = reference.greedy(part)
     score = jnp.take_along_axis(part, best[:, None], axis=1)[:, 0]
     token = best + axis_index(axes["vocab_tp"]) * part.shape[1]
-    scores, tokens = (all_gather(x[None], axes["vocab_tp"], 0) for x in (score, token))
+    scores, tokens = (all_gather_same(x[None], axes["vocab_tp"], 0) for x in (score, token))
     winner = jnp.argmax(scores, axis=0)
     chosen = jnp.take_along_axis(tokens, winner[None], axis=0)[0]
     return _own(chosen, part.shape[0] // _groups(axes), axes)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, UInt8
 
-from layouts.collectives import all_gather, vary
+from layouts.collectives import all_gather_same
 from layouts.mesh import Axes
 from layouts.shapes import ShapeError
 
@@ -62,7 +62,7 @@ class Packing:
 
 def gather(shards: Sequence[Array], axes: Axes) -> UInt8[Array, " ranks_bytes"]:
     """A staging buffer with the whole weights of a layer, from every rank's rows: one exchange."""
-    return all_gather(Packing.of(shards).pack(shards), axes["weight_shard"], 0)
+    return all_gather_same(Packing.of(shards).pack(shards), axes["weight_shard"], 0)
 
 
 def whole(shards: Sequence[Array], axes: Axes) -> Weights:
@@ -83,7 +83,6 @@ def through_layers(
     behind, and there are as many as layers. The state must vary over the mesh axes that the layer makes it vary over.
     """
     packing = Packing.of([s[0] for s in shards])
-    state = jax.tree.map(lambda x: vary(x, axes["weight_shard"]), state)
 
     def step(carry: tuple[State, Array], following: tuple[Weights, Extra]) -> tuple[tuple[State, Array], None]:
         current, ready = carry

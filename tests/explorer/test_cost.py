@@ -121,7 +121,7 @@ def test_a_group_crosses_where_it_leaves_the_domain(request_: Request):
 
 def test_host_work_is_the_critical_path_where_it_is_longer():
     request = make_request("llama-3.1-8b", "b300", 8, context=16)
-    found = cost(request, request.layout("attn_tp=8"))
+    found = cost(request, request.layout("attn_dp=2"))
     assert [s.stream for s in found.critical_path] == [Stream.HOST]
     assert found.step_seconds == pytest.approx(3.07e-3)  # article 002
     host, main = found.streams[Stream.HOST], found.streams[Stream.MAIN]

@@ -119,7 +119,7 @@ def test_prefill_throughput_counts_prompt_tokens() -> None:
     asked = setting(V3, phase="prefill", chunk=4096)
     layouts = [asked.read(text) for text in ("attn_dp=4", "pp=4", "replicas=2,attn_cp=2")]
     found = asked.price(layouts)
-    np.testing.assert_allclose(found.tokens_per_second * found.step, [4 * 4096, 4 * 4096, 2 * 4096], rtol=1e-12)
+    np.testing.assert_allclose(found.tokens_per_second * found.step, [4096, 4 * 4096, 2 * 4096], rtol=1e-12)
 
 
 def test_instance_capacity_of_the_article_counts_groups_and_owners() -> None:

@@ -202,11 +202,11 @@ def test_a_model_that_does_not_fit_holds_nothing() -> None:
 
 
 def test_one_dp_group_of_a_prefill_holds_whole_prompts() -> None:
-    """A chunk of 8192 rows is part of one prompt of 20,000 tokens; the pool must hold all of it."""
-    asked = setting(V3, context=20_000, phase="prefill")
+    """A group's chunk of 8192 rows is part of one prompt of 20,000 tokens; the pool must hold all of it."""
+    asked = setting(V3, context=20_000, phase="prefill", chunk=16 * 8192)
     held = hold(asked, [asked.read("attn_dp=16,ep=16")])[0]
     assert (held.wanted, held.slots) == (1, 2)
-    short = setting(V3, context=3000, phase="prefill")
+    short = setting(V3, context=3000, phase="prefill", chunk=16 * 8192)
     assert hold(short, [short.read("attn_dp=16,ep=16")])[0].wanted == 3
 
 

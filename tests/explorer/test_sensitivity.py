@@ -116,7 +116,7 @@ def test_rows_fall_and_are_not_zero_but_for_the_load(found: dict[str, Sensitivit
 
 def test_nothing_but_the_host_counts_where_it_is_longer():
     request = make_request("llama-3.1-8b", "b300", 8, context=16)
-    rows = [r for r in sensitivity(request, request.layout("attn_tp=8")).rows if r.elasticity]
+    rows = [r for r in sensitivity(request, request.layout("attn_dp=2")).rows if r.elasticity]
     assert [(row.parameter, row.elasticity) for row in rows] == [("host_seconds", 1.0)]
 
 

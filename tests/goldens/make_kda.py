@@ -91,7 +91,7 @@ def run_core(path: str) -> dict[str, np.ndarray]:
 
 def main() -> None:
     torch.manual_seed(0)
-    arrays = {**run_layer("softplus", False), **run_layer("bounded", True), **run_core(sys.argv[1])}
+    arrays: dict[str, Any] = {**run_layer("softplus", False), **run_layer("bounded", True), **run_core(sys.argv[1])}
     np.savez_compressed(pathlib.Path(__file__).with_name("kda.npz"), **arrays)
 
 

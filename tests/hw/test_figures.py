@@ -11,7 +11,7 @@ from hw import figures
 from hw.figures import CHIPS, CURVES, DataError, Provenance, chip_names, read_chip, read_curves
 
 FILES = sorted([*CHIPS.glob("*.toml"), *CURVES.glob("*.toml")], key=str)
-UNITS = {"B", "B/s", "FLOP/s", "GPUs", "SMs", "fraction", "s"}
+UNITS = {"B", "B/s", "FLOP/s", "GPUs", "SMs", "flag", "fraction", "s"}
 
 
 def entries(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ def test_a_b200_starts_with_the_memory_that_article_000_saw() -> None:
 @pytest.mark.parametrize("name", chip_names())
 def test_every_chip_loads_in_64_bits_and_every_number_is_a_positive_leaf(name: str) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(load_machine(name))
-    assert len(leaves) == 9 + 5 + 5
+    assert len(leaves) == 10 + 5 + 5
     for path, leaf in leaves:
         assert leaf.dtype == np.float64, path
         assert np.isfinite(leaf).all(), path

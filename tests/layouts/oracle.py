@@ -63,8 +63,8 @@ def captured(requests: int, sizes: tuple[int, ...]) -> int:
 
 def _load(layout: Layout, case: Case) -> dict[str, Number]:
     if case.prefill:
-        requests = batch = ceil(case.chunk, case.context)
-        rows: Number = Fraction(case.chunk, layout.attn_cp)
+        requests = batch = ceil(case.chunk, case.context * layout.attn_dp)
+        rows: Number = Fraction(case.chunk, layout.attn_dp * layout.attn_cp)
     else:
         requests = ceil(case.concurrency, layout.replicas * layout.attn_dp * layout.pp)
         batch = captured(requests, case.sizes)
@@ -103,6 +103,8 @@ def _alternatives(layout: Layout) -> dict[str, Number]:
         "by_sum_len": int(gathered and several and layout.padding == "sum_len"),
         "by_one_group": int(gathered and not several),
         "has_dcp": int(layout.dcp > 1),
+        "has_tp": int(layout.tp > 1),
+        "has_groups": int(layout.attn_dp > 1),
         **{f"by_{name}": int(layout.dcp_backend == name) for name in ("ag_rs", "a2a", "fi_a2a")},
     }
 
@@ -140,14 +142,14 @@ def _tokens(model: Model, layout: Layout, case: Case, load: Mapping[str, Number]
     window = max((a.window for a in attentions if isinstance(a, GQA)), default=0) or case.context
     mean = Fraction(case.context, 2)
     local = Fraction(load["requests"], layout.dcp)
-    read = (
-        max(Fraction(case.chunk), (case.chunk + Fraction(case.context)) / 2) if case.prefill else local * case.context
-    )
+    chunk = Fraction(case.chunk, layout.attn_dp)
+    read = max(chunk, (chunk + Fraction(case.context)) / 2) if case.prefill else local * case.context
     return {
         "kv_tokens": read,
         "index_tokens": load["requests"] * case.context,
         "sparse_tokens": local * min(case.context, topk),
         "window_tokens": local * min(case.context, window),
+        "window_held": min(case.context, window),
         "prefix_tokens": mean,
         "sparse_prefix_tokens": min(mean, topk),
         "window_prefix_tokens": min(mean, window),

@@ -53,12 +53,12 @@ def test_parse_undoes_print_for_resolved_layouts(name: str, keys: dict[str, Any]
 
 
 @given(data=st.data())
-def test_the_text_is_as_short_as_it_can_be(data: st.DataObject) -> None:
+def test_the_text_is_as_short_as_it_can_be_beside_attn_dp(data: st.DataObject) -> None:
     layout = data.draw(layouts(K3, 16))
     keys = parse_keys(text_of(layout, model_of(K3)))
     for name in keys:
         fewer = {k: v for k, v in keys.items() if k != name}
-        assert len(keys) == 1 or resolve(fewer, 16, model_of(K3)) != layout
+        assert name == "attn_dp" or resolve(fewer, 16, model_of(K3)) != layout
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ DP2 = dataclasses.replace(DP16, attn_dp=2, attn_tp=8, dcp=8)
         (dataclasses.replace(DP2, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92)), "attn_dp=2,dcp=8,ep=16"),
         (dataclasses.replace(DP16, weight_shard=8, weight_shard_layers=ShardedLayers(1, 92, True)), "attn_dp=16,ep=16"),
         (DP16, "attn_dp=16,ep=16,weight_shard=1"),
-        (Layout(attn_tp=16, expert_tp=16, vocab_tp=8), "attn_tp=16"),
+        (Layout(attn_tp=16, expert_tp=16, vocab_tp=8), "attn_dp=1"),
     ],
 )
 def test_print_keeps_what_people_write(layout: Layout, text: str) -> None:

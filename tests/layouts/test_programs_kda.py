@@ -1,5 +1,6 @@
 """KDA as programs: against models that nobody here wrote, each form against the recurrence, and cut over devices."""
 
+import functools
 import pathlib
 from typing import Any
 
@@ -11,16 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.errors import MeshwrightError
+from layouts.collectives import psum
 from layouts.kda import sharded
 from layouts.kda.chunked import chunks, prefill
 from layouts.kda.reference import Form, State, Tokens, Weights, attention, empty_state, recurrence
 from layouts.kda.verify import commit, verify
 from layouts.layout import Layout
-from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
+from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 
 GOLDENS = np.load(pathlib.Path(__file__).parents[1] / "goldens" / "kda.npz")
 SOFTPLUS, BOUNDED = Form(), Form(gate_lower_bound=-5.0)
+jit = functools.partial(jax.jit, compiler_options=COMPILE_TO_RUN_ONCE)
 PROMPT = 70  # of make_kda.py: the tokens after it went in one by one
 
 
@@ -66,12 +70,12 @@ def test_the_layer_of_transformers(name: str, form: Form) -> None:
     arrays, weights = golden_layer(name)
     x = jnp.asarray(arrays["x"])
     start = empty_state(weights, x.shape[0], x.dtype)
-    rows, state = jax.jit(attention, static_argnums=3)(x, start, weights, form)
+    rows, state = jit(attention, static_argnums=3)(x, start, weights, form)
     assert error(rows, arrays["rows"]) < 2e-5
     same_state(state, arrays)
     every = jnp.full(x.shape[:1], PROMPT, jnp.int32)
-    before, state = jax.jit(prefill, static_argnums=4)(x[:, :PROMPT], start, every, weights, form)
-    after, ring = jax.jit(verify, static_argnums=3)(x[:, PROMPT:], state, weights, form)
+    before, state = jit(prefill, static_argnums=4)(x[:, :PROMPT], start, every, weights, form)
+    after, ring = jit(verify, static_argnums=3)(x[:, PROMPT:], state, weights, form)
     assert error(jnp.concatenate([before, after], axis=1), arrays["rows"]) < 2e-5
     same_state(commit(state, ring, jnp.full(x.shape[:1], x.shape[1] - PROMPT, jnp.int32)), arrays)
 
@@ -116,6 +120,9 @@ def plain(tokens: Tokens, state: jax.Array, length: int, request: int) -> tuple[
     return np.array(outputs), held
 
 
+CHUNKS = jit(chunks, static_argnums=3)
+
+
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**20),
@@ -126,7 +133,7 @@ def plain(tokens: Tokens, state: jax.Array, length: int, request: int) -> tuple[
 def test_chunks_equal_the_recurrence(seed: int, lengths: list[int], strength: float, chunk: int) -> None:
     """Over lengths, and decays from none to far beyond what exp of a float32 could undo."""
     tokens, state = random_tokens(seed, 2, 75, strength)
-    found = jax.jit(chunks, static_argnums=3)(tokens, state, jnp.array(lengths, jnp.int32), chunk)
+    found = CHUNKS(tokens, state, jnp.array(lengths, jnp.int32), chunk)
     for request, length in enumerate(lengths):
         rows, last = plain(tokens, state, length, request)
         assert error(found[1][request], last) < 1e-5
@@ -159,8 +166,9 @@ def rows_of(seed: int, requests: int, count: int, hidden: int = 16) -> jax.Array
     return jnp.asarray(np.random.default_rng(seed).normal(size=(requests, count, hidden)), jnp.float32)
 
 
-STEP = jax.jit(attention, static_argnums=3)
-VERIFY = jax.jit(verify, static_argnums=3)
+STEP = jit(attention, static_argnums=3)
+VERIFY = jit(verify, static_argnums=3)
+COMMIT = jit(commit)
 
 
 @settings(max_examples=25)
@@ -176,7 +184,7 @@ def test_verify_and_commit_equal_the_recurrence(seed: int, rounds: list[list[int
     for number, accepted in enumerate(rounds):
         x = rows_of(seed + number, 2, 5)
         rows, ring = VERIFY(x, state, weights, form)
-        state = jax.jit(commit)(state, ring, jnp.array(accepted, jnp.int32))
+        state = COMMIT(state, ring, jnp.array(accepted, jnp.int32))
         expected, _ = STEP(x, plain_state, weights, form)
         assert error(rows, expected) < 2e-5
         for request, count in enumerate(accepted):
@@ -188,17 +196,18 @@ def test_verify_and_commit_equal_the_recurrence(seed: int, rounds: list[list[int
         assert np.abs(found - expected).max() <= 2e-5 * max(np.abs(expected).max(), 1e-30)
 
 
-SLOTS, REQUESTS, PROMPT_ROWS, WIDTH = 4, 3, 9, 5  # on each rank of attn_dp: the sink, two requests and a padding row
+GROUPS = 16  # each with its four slots and three rows; a rank of attn_dp has one group or several
+SLOTS, PROMPT_ROWS, WIDTH = 4, 9, 5
+LENGTHS, ACCEPTED = (PROMPT_ROWS, 0, PROMPT_ROWS - 2), (WIDTH, 0, 2)
 
 
 def serve(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights, form: Form) -> Any:
     """Prefill, one decoded token, one verification and its commit, with the bodies of `sharded`."""
     prompt, token, draft = jnp.split(x, [PROMPT_ROWS, PROMPT_ROWS + 1], axis=1)
-    lengths, accepted = jnp.split(counts, 2, axis=1)
-    first, pool = sharded.prefill(prompt, pool, slots, slots > 0, lengths[:, 0], weights, form)
+    first, pool = sharded.prefill(prompt, pool, slots, slots > 0, counts[:, 0], weights, form)
     second, pool = sharded.decode(token, pool, slots, weights, form)
     third, ring = sharded.verify(draft, pool, slots, weights, form)
-    return jnp.concatenate([first, second, third], axis=1), sharded.commit(pool, slots, ring, accepted[:, 0]), ring
+    return jnp.concatenate([first, second, third], axis=1), sharded.commit(pool, slots, ring, counts[:, 1]), ring
 
 
 def on_mesh(layout: Layout, weights: Weights, form: Form, mesh: Any) -> Any:
@@ -207,66 +216,59 @@ def on_mesh(layout: Layout, weights: Weights, form: Form, mesh: Any) -> Any:
 
     def body(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights) -> Any:
         rows, pool, ring = serve(x, pool, slots, counts, weights, form)
-        return jax.lax.psum(rows, axes["attn_tp"]) if axes["attn_tp"] else rows, pool, ring
+        return psum(rows, axes["attn_tp"]), pool, ring
 
-    requests = axes.spec("attn_dp", None, None)
-    states = sharded.state_specs(axes)
-    given_specs = (requests, states, axes.spec("attn_dp"), axes.spec("attn_dp", None), specs_of(weights, axes))
-    out = (requests, states, sharded.ring_specs(axes))
-    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=given_specs, out_specs=out))
-
-
-def specs_of(weights: Weights, axes: Axes) -> Weights:
-    return sharded.weight_specs(weights, axes)
+    requests, states = axes.spec("attn_dp", None, None), sharded.state_specs(axes)
+    inputs = (requests, states, axes.spec("attn_dp"), axes.spec("attn_dp", None), sharded.weight_specs(weights, axes))
+    outputs = (requests, states, sharded.ring_specs(axes))
+    return jit(jax.shard_map(body, mesh=mesh, in_specs=inputs, out_specs=outputs))
 
 
-def problem(attn_dp: int, heads: int, full_rank: bool, form: Form) -> tuple[Any, ...]:
-    """Rows, a pool full of another request's leavings, slots and counts of every rank of attn_dp, and weights."""
-    weights = random_weights(7, heads, full_rank)
-    x = rows_of(8, attn_dp * REQUESTS, PROMPT_ROWS + 1 + WIDTH)
-    like = empty_state(weights, attn_dp * SLOTS, jnp.float32)
+def problem(full_rank: bool) -> tuple[jax.Array, State, jax.Array, Weights]:
+    """Rows of every group, a pool full of what other requests left, counts, and weights of eight heads."""
+    weights = random_weights(7, 8, full_rank)
+    like = empty_state(weights, GROUPS * SLOTS, jnp.float32)
     random = np.random.default_rng(9)
     pool = jax.tree.map(lambda held: jnp.asarray(random.normal(size=held.shape), held.dtype), like)
-    slots = jnp.tile(jnp.array([3, 0, 1], jnp.int32), attn_dp)
-    lengths = [[PROMPT_ROWS, 0, PROMPT_ROWS - 2], [WIDTH, 0, 2]]
-    return x, pool, slots, jnp.tile(jnp.array(lengths, jnp.int32).T, (attn_dp, 1)), weights
+    counts = jnp.tile(jnp.array([LENGTHS, ACCEPTED], jnp.int32).T, (GROUPS, 1))
+    return rows_of(8, GROUPS * len(LENGTHS), PROMPT_ROWS + 1 + WIDTH), pool, counts, weights
 
 
-@pytest.mark.parametrize(
-    ("attn_dp", "attn_tp", "full_rank", "form"),
-    [
-        (1, 1, True, BOUNDED),
-        (2, 1, False, SOFTPLUS),
-        (16, 1, True, BOUNDED),
-        (1, 2, False, BOUNDED),
-        (4, 2, True, SOFTPLUS),
-        (2, 4, True, BOUNDED),
-        (4, 4, False, SOFTPLUS),
-        (1, 8, True, BOUNDED),
-        (2, 8, False, SOFTPLUS),
-    ],
-)
+def slots_of(attn_dp: int) -> jax.Array:
+    """Each group uses its own slots 3 and 1, numbered within the rank; its padding row, the rank's slot 0."""
+    first = SLOTS * (np.arange(GROUPS) % (GROUPS // attn_dp))
+    return jnp.asarray(np.stack([first + 3, 0 * first, first + 1], axis=1).reshape(-1), jnp.int32)
+
+
+@functools.cache
+def expected(full_rank: bool, form: Form) -> tuple[dict[int, np.ndarray], dict[int, State]]:
+    """By the recurrence, for the rows that have a request: its valid outputs, and its state after the accepted."""
+    x, _, _, weights = problem(full_rank)
+    valid, states = {}, {}
+    for row in (0, 2):
+        told = jnp.concatenate([x[row::3, : LENGTHS[row]], x[row::3, PROMPT_ROWS:]], axis=1)
+        start = empty_state(weights, GROUPS, jnp.float32)
+        valid[row], _ = STEP(told, start, weights, form)
+        _, states[row] = STEP(told[:, : LENGTHS[row] + 1 + ACCEPTED[row]], start, weights, form)
+    return valid, states
+
+
+@pytest.mark.parametrize(("full_rank", "form"), [(True, BOUNDED), (False, SOFTPLUS)])
+@pytest.mark.parametrize(("attn_dp", "attn_tp"), [(1, 1), (16, 1), (8, 2), (4, 4), (2, 8)])
 def test_every_cut_equals_one_device(attn_dp: int, attn_tp: int, full_rank: bool, form: Form) -> None:
     layout = Layout(attn_dp=attn_dp, attn_tp=attn_tp)
-    x, pool, slots, counts, weights = problem(attn_dp, 8, full_rank, form)
-    rows, after, ring = on_mesh(layout, weights, form, mesh_of(layout))(x, pool, slots, counts, weights)
-    for rank in range(attn_dp):
-        mine, my_slots = slice(rank * REQUESTS, (rank + 1) * REQUESTS), slice(rank * SLOTS, (rank + 1) * SLOTS)
-        before = jax.tree.map(lambda held, s=my_slots: held[s], pool)
-        for row, length, accepted in ((0, PROMPT_ROWS, WIDTH), (2, PROMPT_ROWS - 2, 2)):
-            own, slot = x[mine][row : row + 1], int(slots[row])
-            told = jnp.concatenate([own[:, :length], own[:, PROMPT_ROWS:]], axis=1)
-            expected, _ = STEP(told, empty_state(weights, 1, jnp.float32), weights, form)
-            kept = jnp.concatenate(
-                [rows[mine][row : row + 1, :length], rows[mine][row : row + 1, PROMPT_ROWS:]], axis=1
-            )
-            assert error(kept, expected) < 2e-5
-            _, state = STEP(told[:, : length + 1 + accepted], empty_state(weights, 1, jnp.float32), weights, form)
-            for found, wanted in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True):
-                assert error(found[my_slots][slot], wanted[0]) < 2e-5
-        for found, left in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
-            assert np.array_equal(found[my_slots][2], left[2])  # nobody's slot
-    assert ring.inputs.shape == (attn_dp * REQUESTS, WIDTH + 3, 3, 8, 8)
+    x, pool, counts, weights = problem(full_rank)
+    found = on_mesh(layout, weights, form, mesh_of(layout))(x, pool, slots_of(attn_dp), counts, weights)
+    rows, after, ring = jax.tree.map(np.asarray, found)
+    valid, states = expected(full_rank, form)
+    for row, slot in ((0, 3), (2, 1)):
+        kept = np.concatenate([rows[row::3, : LENGTHS[row]], rows[row::3, PROMPT_ROWS:]], axis=1)
+        assert error(kept, valid[row]) < 2e-5
+        for held, wanted in zip(jax.tree.leaves(after), jax.tree.leaves(states[row]), strict=True):
+            assert error(held[slot::SLOTS], wanted) < 2e-5
+    for held, left in zip(jax.tree.leaves(after), jax.tree.leaves(pool), strict=True):
+        assert np.array_equal(held[2::SLOTS], left[2::SLOTS])  # nobody's slot
+    assert ring.inputs.shape == (GROUPS * 3, WIDTH + 3, 3, 8, 8)
 
 
 def test_the_article_traces_at_full_size_without_exchanging_anything() -> None:
@@ -280,9 +282,7 @@ def test_the_article_traces_at_full_size_without_exchanging_anything() -> None:
     weights = jax.tree.map(
         lambda w: jax.ShapeDtypeStruct(tuple(sizes.get(n, n) for n in w.shape), f32 if w.ndim == 1 else bf16), shapes
     )
-    pool = State(
-        jax.ShapeDtypeStruct((2 * 209, heads, dim, dim), f32), jax.ShapeDtypeStruct((2 * 209, 3, 3, heads, dim), bf16)
-    )
+    pool = eqx.filter_eval_shape(empty_state, weights, 2 * 209, bf16)
     x = jax.ShapeDtypeStruct((256, PROMPT_ROWS + 1 + WIDTH, hidden), bf16)
     slots, counts = jax.ShapeDtypeStruct((256,), i32), jax.ShapeDtypeStruct((256, 2), i32)
     program = on_mesh(layout, weights, BOUNDED, abstract_mesh_of(layout)).trace(x, pool, slots, counts, weights)
@@ -299,8 +299,8 @@ def test_the_article_traces_at_full_size_without_exchanging_anything() -> None:
 
 
 def test_forms_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(MeshwrightError, match="gate_lower_bound=5.0 must be negative"):
-        Form(gate_lower_bound=5.0)
+    with pytest.raises(MeshwrightError, match="gate_lower_bound=5 must be negative"):
+        Form(gate_lower_bound=5)
     with pytest.raises(MeshwrightError, match="norm_eps=0"):
         Form(norm_eps=0)
     low = random_weights(0, 2, full_rank=False)
