@@ -100,9 +100,9 @@ def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping
     return tables.step.schedule(ar, seconds, cut, host_seconds(case, values))
 
 
-def host_seconds(case: Case, values: Mapping[str, Array]) -> Scalar:
+def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:
     """CPU work of a step: attention groups agree on shapes before every step, a single one has nobody to ask."""
-    return jnp.asarray(case.host, dtype=float) * values["has_groups"]
+    return jnp.asarray(case.host, dtype=float) * jnp.asarray(values["has_groups"])
 
 
 def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:

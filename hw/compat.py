@@ -60,6 +60,11 @@ def use_compilation_cache(folder: pathlib.Path | None = None) -> pathlib.Path:
     return folder
 
 
+def compilation_cache_folder() -> str | None:
+    """Where compiled programs are kept, if anywhere."""
+    return getattr(jax.config, "jax_compilation_cache_dir", None)
+
+
 class _Outside:
     """How many threads compile outside the cache, and the threshold to go back to after the last."""
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from hw.compat import outside_compilation_cache, pack_executable, unpack_executable
+from hw.compat import compilation_cache_folder, outside_compilation_cache, pack_executable, unpack_executable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +40,7 @@ def kept(compiler_options: Mapping[str, bool | int]) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
-            folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+            folder = compilation_cache_folder()
             leaves, structure = jax.tree.flatten(args)
             if folder is None or any(isinstance(leaf, Tracer) for leaf in leaves):
                 return compiled(*args)

@@ -30,9 +30,7 @@ def chosen(request: "Request", text: str | None) -> "Layout":
 
 def warm() -> None:
     """Keep compiled programs between runs, unless JAX was told where to."""
-    import jax
+    from hw.compat import compilation_cache_folder, use_compilation_cache
 
-    from hw.compat import use_compilation_cache
-
-    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+    if compilation_cache_folder() is None:
         use_compilation_cache()

@@ -8,7 +8,7 @@ States live in slots, numbered within a rank. Slot 0 is the padding sink: rows w
 it holds means nothing.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from layouts.kda.reference import Form, State, Weights
 from layouts.kda.verify import Ring
 from layouts.mesh import Axes
 
-_HEADS_AT = {"qkv_proj": 1, "conv1d": 1, "o_proj": 1, "f_a_proj": None, "g_a_proj": None, "o_norm": None}
+_HEADS_AT: Final = {"qkv_proj": 1, "conv1d": 1, "o_proj": 1, "f_a_proj": None, "g_a_proj": None, "o_norm": None}
 
 
 def weight_specs(weights: Weights, axes: Axes) -> Any:
@@ -52,13 +52,13 @@ def _inputs_spec(axes: Axes) -> Any:
 
 
 def read(pool: State, slots: Int[Array, " requests"]) -> State:
-    """States of the requests in `slots`."""
-    return jax.tree.map(lambda held: held[slots], pool)
+    """States of the requests in `slots`, S in float32 whatever the pool keeps."""
+    return State(pool.recurrent[slots].astype(jnp.float32), pool.window[slots])
 
 
 def write(pool: State, slots: Int[Array, " requests"], states: State) -> State:
     """The pool with `states` in `slots`, of which only the sink may be named twice."""
-    return jax.tree.map(lambda held, new: held.at[slots].set(new), pool, states)
+    return jax.tree.map(lambda held, new: held.at[slots].set(new.astype(held.dtype)), pool, states)
 
 
 def decode(

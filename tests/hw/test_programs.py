@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hw.compat import compilation_cache_folder
 from hw.programs import kept
 
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path):
-    before = jax.config.jax_compilation_cache_dir
+    before = compilation_cache_folder()
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     yield tmp_path
     jax.config.update("jax_compilation_cache_dir", before)
@@ -59,7 +60,7 @@ def test_a_damaged_file_costs_time_and_not_the_answer(folder: pathlib.Path) -> N
 
 
 def test_an_unwritable_folder_costs_time_and_not_the_answer(tmp_path: pathlib.Path) -> None:
-    before = jax.config.jax_compilation_cache_dir
+    before = compilation_cache_folder()
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     jax.config.update("jax_compilation_cache_dir", str(blocked))

@@ -25,6 +25,8 @@ from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 GOLDENS = np.load(pathlib.Path(__file__).parents[1] / "goldens" / "kda.npz")
 SOFTPLUS, BOUNDED = Form(), Form(gate_lower_bound=-5.0)
 jit = functools.partial(jax.jit, compiler_options=COMPILE_TO_RUN_ONCE)
+STEP, VERIFY = jit(attention, static_argnums=3), jit(verify, static_argnums=3)
+CHUNKS, COMMIT = jit(chunks, static_argnums=3), jit(commit)
 PROMPT = 70  # of make_kda.py: the tokens after it went in one by one
 
 
@@ -70,20 +72,20 @@ def test_the_layer_of_transformers(name: str, form: Form) -> None:
     arrays, weights = golden_layer(name)
     x = jnp.asarray(arrays["x"])
     start = empty_state(weights, x.shape[0], x.dtype)
-    rows, state = jit(attention, static_argnums=3)(x, start, weights, form)
+    rows, state = STEP(x, start, weights, form)
     assert error(rows, arrays["rows"]) < 2e-5
     same_state(state, arrays)
     every = jnp.full(x.shape[:1], PROMPT, jnp.int32)
     before, state = jit(prefill, static_argnums=4)(x[:, :PROMPT], start, every, weights, form)
-    after, ring = jit(verify, static_argnums=3)(x[:, PROMPT:], state, weights, form)
+    after, ring = VERIFY(x[:, PROMPT:], state, weights, form)
     assert error(jnp.concatenate([before, after], axis=1), arrays["rows"]) < 2e-5
-    same_state(commit(state, ring, jnp.full(x.shape[:1], x.shape[1] - PROMPT, jnp.int32)), arrays)
+    same_state(COMMIT(state, ring, jnp.full(x.shape[:1], x.shape[1] - PROMPT, jnp.int32)), arrays)
 
 
 def test_the_wrong_gate_is_seen() -> None:
     arrays, weights = golden_layer("softplus")
     x = jnp.asarray(arrays["x"])
-    rows, _ = attention(x, empty_state(weights, x.shape[0], x.dtype), weights, BOUNDED)
+    rows, _ = STEP(x, empty_state(weights, x.shape[0], x.dtype), weights, BOUNDED)
     assert error(rows, arrays["rows"]) > 1e-2
 
 
@@ -92,7 +94,7 @@ def test_the_recurrence_of_flash_linear_attention() -> None:
     core = {key.split("/")[1]: jnp.asarray(GOLDENS[key]) for key in GOLDENS.files if key.startswith("core/")}
     tokens = Tokens(core["q"] * core["q"].shape[-1] ** -0.5, core["k"], core["v"], core["log_decay"], core["beta"])
     lengths = jnp.full(core["q"].shape[:1], core["q"].shape[1], jnp.int32)
-    for rows, last in (recurrence(tokens, core["state"]), chunks(tokens, core["state"], lengths)):
+    for rows, last in (jit(recurrence)(tokens, core["state"]), CHUNKS(tokens, core["state"], lengths)):
         assert error(rows, core["rows"]) < 2e-5
         assert error(last, core["last"]) < 2e-5
 
@@ -118,9 +120,6 @@ def plain(tokens: Tokens, state: jax.Array, length: int, request: int) -> tuple[
         held = held + k[i][..., None] * delta[:, None]
         outputs.append(np.einsum("hk,hkv->hv", q[i], held))
     return np.array(outputs), held
-
-
-CHUNKS = jit(chunks, static_argnums=3)
 
 
 @settings(max_examples=25)
@@ -166,11 +165,6 @@ def rows_of(seed: int, requests: int, count: int, hidden: int = 16) -> jax.Array
     return jnp.asarray(np.random.default_rng(seed).normal(size=(requests, count, hidden)), jnp.float32)
 
 
-STEP = jit(attention, static_argnums=3)
-VERIFY = jit(verify, static_argnums=3)
-COMMIT = jit(commit)
-
-
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**20),
@@ -184,9 +178,11 @@ def test_verify_and_commit_equal_the_recurrence(seed: int, rounds: list[list[int
     for number, accepted in enumerate(rounds):
         x = rows_of(seed + number, 2, 5)
         rows, ring = VERIFY(x, state, weights, form)
-        state = COMMIT(state, ring, jnp.array(accepted, jnp.int32))
+        before, state = state, COMMIT(state, ring, jnp.array(accepted, jnp.int32))
         expected, _ = STEP(x, plain_state, weights, form)
         assert error(rows, expected) < 2e-5
+        if not any(accepted):
+            assert all(map(np.array_equal, jax.tree.leaves(state), jax.tree.leaves(before)))
         for request, count in enumerate(accepted):
             for i in range(count):
                 one = jax.tree.map(lambda held, r=request: held[r : r + 1], plain_state)
@@ -253,8 +249,16 @@ def expected(full_rank: bool, form: Form) -> tuple[dict[int, np.ndarray], dict[i
     return valid, states
 
 
-@pytest.mark.parametrize(("full_rank", "form"), [(True, BOUNDED), (False, SOFTPLUS)])
-@pytest.mark.parametrize(("attn_dp", "attn_tp"), [(1, 1), (16, 1), (8, 2), (4, 4), (2, 8)])
+@pytest.mark.parametrize(
+    ("attn_dp", "attn_tp", "full_rank", "form"),
+    [
+        (1, 1, True, BOUNDED),
+        (16, 1, False, SOFTPLUS),
+        (8, 2, True, BOUNDED),
+        (4, 4, False, SOFTPLUS),
+        (2, 8, True, BOUNDED),
+    ],
+)
 def test_every_cut_equals_one_device(attn_dp: int, attn_tp: int, full_rank: bool, form: Form) -> None:
     layout = Layout(attn_dp=attn_dp, attn_tp=attn_tp)
     x, pool, counts, weights = problem(full_rank)
@@ -303,6 +307,9 @@ def test_forms_that_make_no_sense_are_refused() -> None:
         Form(gate_lower_bound=5)
     with pytest.raises(MeshwrightError, match="norm_eps=0"):
         Form(norm_eps=0)
+    tokens, state = random_tokens(0, 1, 3, 1.0)
+    with pytest.raises(MeshwrightError, match="a chunk of 40 tokens is not a multiple of 16"):
+        chunks(tokens, state, jnp.array([3], jnp.int32), 40)
     low = random_weights(0, 2, full_rank=False)
     with pytest.raises(MeshwrightError, match="give g_proj, or both"):
         Weights(**{**vars(low), "g_b_proj": None})

@@ -29,7 +29,8 @@ from layouts.rules import LayoutError
 from layouts.shapes import ShapeError
 from tests.layouts.moe_oracle import EXPERTS, MIXTURES, oracle, weights_of
 
-GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "goldens" / "moe.npz")
+GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
+GOLDEN = np.load(GOLDENS / "moe.npz")
 FAMILIES = {
     "deepseek_v3": Mixture(Router(4, "sigmoid", scaling=2.5, groups=4, group_topk=2), SwiGLU()),
     "kimi_linear": Mixture(Router(4, "sigmoid", scaling=2.446), SwiGLU()),
@@ -63,6 +64,19 @@ def test_transformers_gives_the_same(family):
     dense_weights = jnp.zeros_like(of_expert).at[jnp.arange(len(x))[:, None], routing.experts].set(routing.weights)
     assert error(dense_weights, of_expert) < 2e-6
     assert error(found, out) < 2e-6
+
+
+def test_torchtitan_gives_the_same_on_a_latent_width():
+    stored = {key: jnp.asarray(value) for key, value in np.load(GOLDENS / "latent_moe.npz").items()}
+    weights = MoEWeights(
+        stored["router"],
+        Experts(stored["w13"], stored["w2"]),
+        correction_bias=stored["correction_bias"],
+        latent=Latent(stored["latent_down"], stored["latent_up"], stored["latent_norm"]),
+        shared=GatedMLP(stored["shared_gate_up"], stored["shared_down"]),
+    )
+    mixture = Mixture(Router(4, "sigmoid"), SiTU(4.0, 25.0), eps=1e-5)
+    assert error(once(moe, static_argnums=2)(stored["x"], weights, mixture), np.asarray(stored["out"])) < 2e-6
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
