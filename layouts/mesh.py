@@ -9,10 +9,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
-from jax import Device
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from hw.compat import abstract_mesh, automatic_mesh
@@ -85,7 +85,7 @@ def axes_of(layout: Layout) -> Axes:
     )
 
 
-def mesh_of(layout: Layout, devices: Sequence[Device] | None = None) -> Mesh:
+def mesh_of(layout: Layout, devices: Sequence[Any] | None = None) -> Mesh:
     """The layout's mesh over the first of the devices, in rank order; LayoutError where there are too few."""
     devices = jax.devices() if devices is None else devices
     if len(devices) < layout.gpus:
