@@ -153,6 +153,7 @@ def plan_seconds() -> tuple[float, float]:
                 env=environment,
                 check=True,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             times.append(time.perf_counter() - started)
     return times[0], times[1]

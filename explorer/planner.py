@@ -17,7 +17,6 @@ from explorer.evaluate import Case, Evaluation, Tables, evaluate_batch
 from explorer.request import MOST_REQUESTS, Request, RequestError
 from explorer.rounding import MOST_EXACT, joined, neighbours, rounded
 from explorer.search import STARTS, STEPS, Found, Goal, goal_of, search
-from hw.compat import in_x64
 from hw.units import format_bytes
 from layouts.enumerate import Space, enumerate_layouts
 from layouts.models import Model
@@ -244,12 +243,11 @@ def _evaluated(
     return Pool(space, concurrency, np.where(excess <= 0, loss, np.inf), excess, lacking)
 
 
-@in_x64
 def _judged(
     goal: Goal, evaluation: Evaluation, case: Case
 ) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
     """The goal's loss, and how far the worst of memory, its reserve and the latency limit is beyond."""
-    return np.asarray(goal.loss(evaluation)), np.asarray(goal.excess(evaluation, case)).max(axis=0)
+    return np.asarray(goal.loss(evaluation, np)), np.asarray(goal.excess(evaluation, case, np)).max(axis=0)
 
 
 def _everything(request: Request, tables: Tables, goal: Goal) -> tuple[int, Pool | None]:

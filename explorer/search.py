@@ -1,6 +1,6 @@
 """Gradient search: many relaxed starts at once, sharpness annealed, memory and latency limits by multipliers."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,28 +34,31 @@ class Goal(eqx.Module):
     max_tpot: Float[Array, ""] | float
     gpus: Float[Array, ""] | float
 
-    def loss(self, evaluation: Evaluation) -> Scalar:
-        """Natural logarithm of what is minimised: relative changes count alike in every objective."""
+    def loss(self, evaluation: Evaluation, xp: Any = jnp) -> Scalar:
+        """Natural logarithm of what is minimised: relative changes count alike in every objective.
+
+        `xp` is the array module: NumPy for evaluations that are there already, which spares a compilation.
+        """
         rate = evaluation.tokens_per_second
         return {
-            Objective.STEP: lambda: jnp.log(evaluation.step),
-            Objective.THROUGHPUT: lambda: -jnp.log(rate),
-            Objective.GPU_SECONDS: lambda: jnp.log(self.gpus / rate),
-            Objective.KV: lambda: -jnp.log(jnp.maximum(evaluation.kv_tokens_instance, 1.0)),
+            Objective.STEP: lambda: xp.log(evaluation.step),
+            Objective.THROUGHPUT: lambda: -xp.log(rate),
+            Objective.GPU_SECONDS: lambda: xp.log(self.gpus / rate),
+            Objective.KV: lambda: -xp.log(xp.maximum(evaluation.kv_tokens_instance, 1.0)),
         }[self.objective]()
 
-    def excess(self, evaluation: Evaluation, case: Case) -> Float[Array, " limits"]:
+    def excess(self, evaluation: Evaluation, case: Case, xp: Any = jnp) -> Float[Array, " limits"]:
         """Logarithms of what memory, its reserve and the latency limit are asked for, over what they give.
 
         Positive where a limit is broken; far beyond one, a logarithm keeps its multiplier within bounds.
         """
-        memory = case.machine.memory_bytes
-        tpot = evaluation.step / jnp.asarray(case.load.accept, dtype=float)
-        limit = jnp.asarray(self.max_tpot, dtype=float)
-        free = jnp.isinf(limit)
-        late = jnp.where(free, -1.0, jnp.log(tpot / jnp.where(free, 1.0, limit)))
-        short = jnp.log1p(-jnp.stack([evaluation.slack, evaluation.remainder]) / memory)
-        return jnp.concatenate([short, late[None]])
+        memory = xp.asarray(case.machine.memory_bytes)
+        tpot = evaluation.step / xp.asarray(case.load.accept, dtype=float)
+        limit = xp.asarray(self.max_tpot, dtype=float)
+        free = xp.isinf(limit)
+        late = xp.where(free, -1.0, xp.log(tpot / xp.where(free, 1.0, limit)))
+        short = xp.log1p(-xp.stack([evaluation.slack, evaluation.remainder]) / memory)
+        return xp.concatenate([short, late[None]])
 
 
 class Found(NamedTuple):
