@@ -241,4 +241,4 @@ def _longest(a: _Side, b: _Side, names: set[str] | None = None, kind: str | None
                 spent[op.name] = spent.get(op.name, 0.0) + op.seconds_total
     apart = {name: y - x for name, x, y in _both(*sums)}
     largest = max(apart, key=lambda name: abs(apart[name]), default=None)
-    return f"most: {largest} {apart[largest]:+.3g} s" if largest is not None and apart[largest] else ""
+    return f"most: {largest} {1e3 * apart[largest]:+.3g} ms" if largest is not None and apart[largest] else ""

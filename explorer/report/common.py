@@ -112,3 +112,9 @@ def question_line(document: Document) -> str:
         *([f"chunk {asked['chunk']:,}"] if asked["phase"] == "prefill" else []),
     ]
     return " | ".join(parts)
+
+
+def clamped(held: Document) -> str:
+    """What keeps more requests from running: nothing, where all that were asked for do."""
+    asked = held["binding_clamp"] == "max_running_requests"
+    return "as many as asked" if asked else f"limit: {held['binding_clamp']}"

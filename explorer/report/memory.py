@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from explorer.report.common import GROUPS, Document, Keys, by_group, facts, gib, question_line
+from explorer.report.common import GROUPS, Document, Keys, by_group, clamped, facts, gib, question_line
 from explorer.report.sheet import Sheet
 
 _RULE = 60  # characters of a rule in a table; the whole is in the document
@@ -49,7 +49,7 @@ def admitted(document: Document) -> list[tuple[str, str]]:
         ("mem_fraction", f"{document['mem_fraction']:.3f}{beside}"),
         ("budget of the pools", f"{gib(document['budget_bytes'])} GiB"),
         ("KV tokens", f"{document['kv_tokens_per_rank']:,} a rank, {document['kv_tokens_instance']:,} the instance"),
-        ("requests that run", f"{document['max_running_requests']:,} (limit: {document['binding_clamp']})"),
+        ("requests that run", f"{document['max_running_requests']:,} ({clamped(document)})"),
         ("longest context", f"{document['longest_context']:,} tokens of one request"),
         ("peak while loading", f"{gib(document['load_peak_bytes'])} GiB"),
     ]

@@ -9,6 +9,7 @@ from explorer.report.common import (
     Document,
     Keys,
     by_group,
+    clamped,
     facts,
     gib,
     ms,
@@ -64,7 +65,7 @@ def memory_facts(held: Document) -> list[tuple[str, str]]:
     return [
         ("GiB a GPU", ", ".join(parts)),
         ("KV pool", tokens),
-        ("admits", f"{held['max_running_requests']:,} requests (limit: {held['binding_clamp']}), "
+        ("admits", f"{held['max_running_requests']:,} requests ({clamped(held)}), "
          f"longest context {held['longest_context']:,}"),
     ]  # fmt: skip
 
