@@ -18,7 +18,7 @@ from layouts.kda import KDA
 from layouts.mla import MLA
 from layouts.models.model import Model
 from layouts.moe import MoE
-from layouts.serving.buffers import deepep_bytes_a_token, deepep_counter_bytes
+from layouts.serving.buffers import deepep_buffer_bytes, request_table_bytes, slot_map_bytes
 from layouts.symbols import (
     BY_ALL_TO_ALL,
     DCP,
@@ -167,12 +167,19 @@ def _state_lines(model: Model) -> tuple[Line, ...]:
 def _reserve_lines(model: Model, prefill: bool) -> tuple[Line, ...]:
     """What is allocated after the pools: tables and buffers by rule, graphs and workspaces by estimate."""
     lines = [
-        Line("req_to_token", Group.RESERVE, SLOTS * (4 * model.context_limit), "one int32 a slot and position"),
+        Line(
+            "req_to_token",
+            Group.RESERVE,
+            request_table_bytes(SLOTS, model.context_limit),
+            "one int32 a slot and position",
+        ),
         *_named("replicated Q projections", _replicated_queries(model), "all heads of the DCP group, whole copies"),
         *_named("DeepEP buffer", _deepep(model, prefill), "DeepEP low-latency layout, send and receive, two halves"),
     ]
     if model.draft is not None and model.draft.kv == "window":
-        lines.append(Line("draft slot map", Group.RESERVE, GLOBAL_KV_TOKENS * 8, "int64 over the group's KV slots"))
+        lines.append(
+            Line("draft slot map", Group.RESERVE, slot_map_bytes(GLOBAL_KV_TOKENS), "int64 over the group's KV slots")
+        )
     return (*lines, *_estimates(model, prefill))
 
 
@@ -196,8 +203,7 @@ def _deepep(model: Model, prefill: bool) -> Expr:
         return ZERO
     # a row is sent in whole scale groups of 128 values
     width, experts = -(-moes[0].width // 128) * 128, moes[0].experts
-    size = DISPATCH_TOKENS * deepep_bytes_a_token(width, experts) + deepep_counter_bytes(experts)
-    return size * BY_ALL_TO_ALL
+    return deepep_buffer_bytes(DISPATCH_TOKENS, width, experts) * BY_ALL_TO_ALL
 
 
 def _estimates(model: Model, prefill: bool) -> tuple[Line, ...]:

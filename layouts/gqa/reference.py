@@ -5,12 +5,14 @@ KV head, its keys and then its values, so that a cut by KV heads is a cut of row
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from layouts.combine.partial import attend, visible
+from layouts.cache.attend import attend_whole
+from layouts.combine.partial import attend
 from layouts.gqa.shape import GQA
 from layouts.linear import linear
 from layouts.residual.reference import rms_norm
@@ -50,11 +52,11 @@ def project(
 
 def attend_pairs(
     gqa: GQA,
-    query: Float[Array, "requests verify heads dim"],
-    pairs: Float[Array, "requests tokens kv_heads 2*dim"],
-    seen: Array,
     scale: float,
     sinks: Float[Array, " heads"] | None,
+    query: Float[Array, "requests verify heads dim"],
+    pairs: Float[Array, "requests tokens kv_heads 2*dim"],
+    seen: Bool[Array, "requests verify tokens"],
 ) -> tuple[Float[Array, "requests verify heads dim"], Float[Array, "requests verify heads"]]:
     """Attention over cached keys and values; and the log-sum-exp."""
     return attend(query, pairs[..., : gqa.head_dim], pairs[..., gqa.head_dim :], seen, scale, sinks)
@@ -76,13 +78,7 @@ def decode(
     `lengths` tokens of each request are cached before; the new ones are written behind them.
     """
     query, pair = project(gqa, weights, hidden, rotation, eps)
-    requests, context = cache.shape[:2]
-    verify = len(hidden) // requests
-    positions = lengths[:, None] + jnp.arange(verify, dtype=lengths.dtype)[None, :]
-    cache = cache.at[jnp.arange(requests)[:, None], positions].set(pair.reshape(requests, verify, *pair.shape[1:]))
-    tokens = jnp.broadcast_to(jnp.arange(context, dtype=lengths.dtype)[None, :], (requests, context))
-    seen = visible(positions, tokens, gqa.window)
     sinks = weights["sinks"] if gqa.sinks else None
-    attended, _ = attend_pairs(gqa, query.reshape(requests, verify, *query.shape[1:]), cache, seen, scale, sinks)
+    attended, cache = attend_whole(partial(attend_pairs, gqa, scale, sinks), query, pair, cache, lengths, gqa.window)
     bias = weights["o_bias"] if gqa.bias else None
     return linear(attended.reshape(len(hidden), -1), weights["o_proj"], bias), cache

@@ -5,16 +5,16 @@ that hold the same KV head. Queries are gathered over dcp in every backend, and 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from layouts.cache.batch import Batch, read, write
-from layouts.collectives import all_gather, axis_index
-from layouts.combine.partial import visible
-from layouts.combine.sharded import combine
+from layouts.cache.attend import attend_shared
+from layouts.cache.batch import Batch
+from layouts.collectives import axis_index
 from layouts.gqa.reference import Weights, attend_pairs, project
 from layouts.gqa.shape import GQA
 from layouts.linear import linear
@@ -63,20 +63,13 @@ def decode(
     `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
     """
     query, pair = project(gqa, weights, hidden, rotation, eps)
-    requests, verify = len(batch.lengths), len(hidden) // len(batch.lengths)
-    rank, ranks = axis_index(axes["dcp"]), axes.size("dcp")
-    pool = write(pool, batch.new_rows(verify, rank, ranks), pair)
-    query = all_gather(query, axes["dcp"], 1)
-    held = batch.held(verify, rank, ranks, gqa.window)
-    seen = visible(batch.positions(verify), held.positions, gqa.window) & held.real[:, None, :]
     # one rank of the DCP group counts the sinks
-    sinks = jnp.where(rank == 0, weights["sinks"].astype(jnp.float32), -jnp.inf) if gqa.sinks else None
-    rows, heads = query.shape[:2]
-    query = query.reshape(requests, verify, heads, -1)
-    part, lse = attend_pairs(gqa, query, read(pool, held.rows), seen, scale, sinks)
-    attended = combine(part.reshape(rows, heads, -1), lse.reshape(rows, heads), axes["dcp"], backend)
-    partial = linear(attended.reshape(rows, -1), weights["o_proj"], _once(gqa, weights, axes))
-    return partial if reduce is None else reduce(partial), pool
+    counts = axis_index(axes["dcp"]) == 0
+    sinks = jnp.where(counts, weights["sinks"].astype(jnp.float32), -jnp.inf) if gqa.sinks else None
+    attend = partial(attend_pairs, gqa, scale, sinks)
+    attended, pool = attend_shared(attend, query, pair, pool, batch, axes, backend, gather=True, window=gqa.window)
+    summand = linear(attended.reshape(len(hidden), -1), weights["o_proj"], _once(gqa, weights, axes))
+    return summand if reduce is None else reduce(summand), pool
 
 
 def _once(gqa: GQA, weights: Weights, axes: Axes) -> jax.Array | None:

@@ -4,12 +4,14 @@ Weights go by the names of `MLA.tensors`, (out, in) like a checkpoint's; w_kc an
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from layouts.combine.partial import attend, visible
+from layouts.cache.attend import attend_whole
+from layouts.combine.partial import attend
 from layouts.linear import linear
 from layouts.mla.shape import MLA
 from layouts.residual.reference import rms_norm
@@ -70,23 +72,16 @@ def decode(
     `lengths` tokens of each request are cached before; the new ones are written behind them.
     """
     query, latent = project(mla, weights, hidden, rotation, eps)
-    requests, context = cache.shape[:2]
-    verify = len(hidden) // requests
-    positions = lengths[:, None] + jnp.arange(verify, dtype=lengths.dtype)[None, :]
-    cache = cache.at[jnp.arange(requests)[:, None], positions].set(latent.reshape(requests, verify, -1))
-    tokens = jnp.broadcast_to(jnp.arange(context, dtype=lengths.dtype)[None, :], (requests, context))
-    attended, _ = attend_latents(
-        mla, query.reshape(requests, verify, *query.shape[1:]), cache, visible(positions, tokens), scale
-    )
-    return output(mla, weights, hidden, attended.reshape(*query.shape[:2], -1)), cache
+    attended, cache = attend_whole(partial(attend_latents, mla, scale), query, latent, cache, lengths)
+    return output(mla, weights, hidden, attended), cache
 
 
 def attend_latents(
     mla: MLA,
+    scale: float,
     query: Float[Array, "requests verify heads kv_values"],
     latents: Float[Array, "requests tokens kv_values"],
-    seen: Array,
-    scale: float,
+    seen: Bool[Array, "requests verify tokens"],
 ) -> tuple[Float[Array, "requests verify heads kv_lora"], Float[Array, "requests verify heads"]]:
     """Attention over latents as one KV head, its values the first `kv_lora` of its keys; and the log-sum-exp."""
     keys = latents[:, :, None, :]

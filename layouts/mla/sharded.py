@@ -7,15 +7,14 @@ its heads, which needs no gather.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from layouts.cache.batch import Batch, read, write
-from layouts.collectives import all_gather, axis_index
-from layouts.combine.partial import visible
-from layouts.combine.sharded import combine
+from layouts.cache.attend import attend_shared
+from layouts.cache.batch import Batch
 from layouts.mesh import Axes
 from layouts.mla.reference import Weights, attend_latents, output, project
 from layouts.mla.shape import MLA
@@ -56,15 +55,7 @@ def decode(
     `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
     """
     query, latent = project(mla, weights, hidden, rotation, eps)
-    requests, verify = len(batch.lengths), len(hidden) // len(batch.lengths)
-    rank, ranks = axis_index(axes["dcp"]), axes.size("dcp")
-    pool = write(pool, batch.new_rows(verify, rank, ranks), latent)
-    if backend == "ag_rs":
-        query = all_gather(query, axes["dcp"], 1)
-    held = batch.held(verify, rank, ranks)
-    seen = visible(batch.positions(verify), held.positions) & held.real[:, None, :]
-    rows, heads = query.shape[:2]
-    part, lse = attend_latents(mla, query.reshape(requests, verify, heads, -1), read(pool, held.rows), seen, scale)
-    attended = combine(part.reshape(rows, heads, -1), lse.reshape(rows, heads), axes["dcp"], backend)
-    partial = output(mla, weights, hidden, attended)
-    return partial if reduce is None else reduce(partial), pool
+    attend = partial(attend_latents, mla, scale)
+    attended, pool = attend_shared(attend, query, latent, pool, batch, axes, backend, gather=backend == "ag_rs")
+    summand = output(mla, weights, hidden, attended)
+    return summand if reduce is None else reduce(summand), pool

@@ -1,16 +1,17 @@
-"""Buffers and tables whose bytes follow from a closed form: DeepEP, request tables, slot maps, slots."""
+"""Buffers and tables whose bytes follow from a closed form, of a count or of an expression for it."""
 
-from typing import Final
+from typing import Final, TypeVar
 
-from layouts.serving.errors import EngineRuleError, require_not_negative, require_positive
+from layouts.expression import Expr
+from layouts.serving.errors import EngineRuleError, require_positive
+
+Count = TypeVar("Count", int, Expr)
 
 # One fp32 scale for each 128 values of a dispatched row; one 16-byte header a message. DeepEP, low-latency layout.
 _SCALE_GROUP: Final = 128
 _HEADER: Final = 16
 _INT32: Final = 4
 _INT64: Final = 8
-# The largest RDMA buffer that DeepEP opens (vllm issue 57894: 31.94 GiB starts, 32.21 GiB does not).
-DEEPEP_LARGEST_BUFFER: Final = 32 * 2**30
 
 
 def deepep_bytes_a_token(width: int, experts: int) -> int:
@@ -38,40 +39,16 @@ def deepep_counter_bytes(experts: int) -> int:
     return 2 * (-(-experts * _INT32 // 128) * 128)
 
 
-def deepep_buffer_bytes(tokens: int, width: int, experts: int) -> int:
+def deepep_buffer_bytes(tokens: Count, width: int, experts: int) -> Count:
     """Bytes of a rank's DeepEP low-latency buffer for at most `tokens` dispatched tokens a rank."""
-    require_positive(tokens=tokens)
     return tokens * deepep_bytes_a_token(width, experts) + deepep_counter_bytes(experts)
 
 
-def deepep_largest_tokens(width: int, experts: int) -> int:
-    """Most tokens a rank whose buffer DeepEP still opens."""
-    return (DEEPEP_LARGEST_BUFFER - 1 - deepep_counter_bytes(experts)) // deepep_bytes_a_token(width, experts)
-
-
-def request_slots(max_running: int, extra: int = 0) -> int:
-    """Rows of a request pool of one DP group: running, extra (in transfer), and the padding row 0."""
-    require_positive(max_running=max_running)
-    require_not_negative(extra=extra)
-    return max_running + extra + 1
-
-
-def default_extra_slots(max_running: int) -> int:
-    """Extra slots of a decode server when none are given: twice the requests of a DP group up to 32, none above.
-
-    Source: SGLang 0.5.23, `handle_pd_disaggregation`.
-    """
-    require_positive(max_running=max_running)
-    return 2 * max_running if max_running <= 32 else 0
-
-
-def request_table_bytes(slots: int, context: int) -> int:
+def request_table_bytes(slots: Count, context: int) -> Count:
     """Bytes of req_to_token: one int32 KV slot for each position of the longest context in each request slot."""
-    require_positive(slots=slots, context=context)
-    return slots * context * _INT32
+    return slots * (_INT32 * context)
 
 
-def slot_map_bytes(group_tokens: int) -> int:
+def slot_map_bytes(group_tokens: Count) -> Count:
     """Bytes of an int64 map over the logical KV slots of a whole group (tokens a rank x DCP)."""
-    require_not_negative(group_tokens=group_tokens)
     return group_tokens * _INT64

@@ -7,11 +7,10 @@ from layouts.serving.errors import EngineRuleError, require_not_negative, requir
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One communicator of a rank: its purpose, its ranks, and whether it may open custom all-reduce buffers."""
+    """One communicator of a rank: its purpose and its ranks."""
 
     name: str
     size: int
-    custom_all_reduce: bool
 
 
 @dataclass(frozen=True)
@@ -54,37 +53,31 @@ class Degrees:
 def process_groups(degrees: Degrees) -> tuple[ProcessGroup, ...]:
     """Communicators of more than one rank that start-up builds in the process of one rank.
 
-    A group that spans all of TP is TP's own and is not built again; DCP is always built; expert groups, the pipeline
-    and a vocabulary group take no custom all-reduce. Weight-shard groups are built later, on first use.
+    A group that spans all of TP is TP's own and is not built again; DCP is always built. Weight-shard
+    groups are built later, on first use.
     Source: SGLang 0.5.23 `initialize_model_parallel`; vocabulary group: seed article 000.
     """
     tp = degrees.tp
     moe_tp = tp // (degrees.ep * degrees.moe_dp)
     asked = [
-        ProcessGroup("tp", tp, True),
-        ProcessGroup("dcp", degrees.dcp, True),
+        ProcessGroup("tp", tp),
+        ProcessGroup("dcp", degrees.dcp),
         *(
-            ProcessGroup(name, size, custom)
-            for name, size, custom in (
-                ("attn_cp", degrees.attn_cp, True),
-                ("attn_tp", degrees.attn_tp, True),
-                ("moe_ep", degrees.ep, False),
-                ("moe_tp", moe_tp, False),
+            ProcessGroup(name, size)
+            for name, size in (
+                ("attn_cp", degrees.attn_cp),
+                ("attn_tp", degrees.attn_tp),
+                ("moe_ep", degrees.ep),
+                ("moe_tp", moe_tp),
             )
             if size != tp
         ),
         # copies of the experts talk over the prefill CP group where that is the wider one
-        ProcessGroup("moe_dp", 1 if degrees.moe_dp == tp or degrees.attn_cp > degrees.moe_dp else degrees.moe_dp, True),
-        ProcessGroup("vocab_tp", degrees.vocab_tp if degrees.vocab_tp not in (tp, degrees.attn_tp) else 1, False),
-        ProcessGroup("pp", degrees.pp, False),
+        ProcessGroup("moe_dp", 1 if degrees.moe_dp == tp or degrees.attn_cp > degrees.moe_dp else degrees.moe_dp),
+        ProcessGroup("vocab_tp", degrees.vocab_tp if degrees.vocab_tp not in (tp, degrees.attn_tp) else 1),
+        ProcessGroup("pp", degrees.pp),
     ]
     return tuple(group for group in asked if group.size > 1)
-
-
-def custom_all_reduce_groups(groups: tuple[ProcessGroup, ...], gpus_per_host: int) -> tuple[ProcessGroup, ...]:
-    """The groups that open custom all-reduce buffers: those allowed to that stay inside a host."""
-    require_positive(gpus_per_host=gpus_per_host)
-    return tuple(group for group in groups if group.custom_all_reduce and group.size <= gpus_per_host)
 
 
 def fake_dp_gpus(fake_dp: int, dp: int, degrees: Degrees) -> int:

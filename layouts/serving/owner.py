@@ -32,12 +32,6 @@ def local_length(length: ArrayLike, rank: ArrayLike, ranks: int, start: ArrayLik
     return _held_before(end, rank, ranks, interleave) - _held_before(begin, rank, ranks, interleave)
 
 
-def first_position(start: ArrayLike, rank: ArrayLike, ranks: int) -> Ints:
-    """The first position from `start` on that `rank` holds, token by token."""
-    begin = _slots(start, ranks, 1)
-    return begin + (np.asarray(rank, np.int64) - begin) % ranks
-
-
 def group_capacity(rows_a_rank: int, ranks: int) -> int:
     """Logical slots of a group whose ranks hold `rows_a_rank` rows each."""
     require_positive(rows_a_rank=rows_a_rank, ranks=ranks)

@@ -21,7 +21,6 @@ from typing import Final
 
 from layouts.serving.errors import EngineRuleError, require_positive
 
-_BLOCK: Final = 128
 # Bytes a parameter held at once, by moment: the rows of the table above.
 REQUANTISE_MOMENTS: Final = {
     "dequantise: multiply": 4 + 4 + 4,
@@ -78,16 +77,6 @@ def requantise_temporaries(out: int, inp: int) -> int:
     """Bytes that requantising one (out, in) weight needs beside the weight itself."""
     require_positive(out=out, inp=inp)
     return BYTES_A_PARAMETER * out * inp
-
-
-def packed_scale_bytes(out: int, inp: int) -> int:
-    """Bytes of a requantised weight's scales: one exponent byte for each row and 128 columns, four in an int32.
-
-    The rows of a block each get their own copy, so this is 32 times the checkpoint's one fp32 a block. Rows are padded
-    to 16 bytes. Source: DeepGEMM's packed UE8M0 layout.
-    """
-    require_positive(out=out, inp=inp)
-    return -(-out // 4) * 4 * -(-inp // (4 * _BLOCK)) * 4
 
 
 def load_peak(weights: Iterable[RequantisedWeight]) -> LoadPeak:

@@ -113,12 +113,6 @@ def default_mem_fraction(chip_bytes: int, settings: ServerSettings) -> float:
     return round(1 - reserve_bytes(chip_bytes, settings) / chip_bytes, 3)
 
 
-def least_mem_fraction(free_now: int, free_before_weights: int) -> float:
-    """The memory fraction below which no pool is left once the weights are loaded: 1 - free now / free before."""
-    require_positive(free_before_weights=free_before_weights)
-    return 1 - free_now / free_before_weights
-
-
 def _prefill_graph_bytes(settings: ServerSettings) -> int:
     if not settings.prefill_graphs:
         return 0

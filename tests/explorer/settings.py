@@ -11,6 +11,7 @@ from hw.compat import in_x64
 from layouts.cut import cuts_of
 from layouts.enumerate import Space, enumerate_layouts
 from layouts.layout import Layout
+from tests.layouts import oracle
 
 ARTICLE, V3, QWEN = "kimi-k3@article", "deepseek-v3", "qwen3-235b-a22b"
 
@@ -41,6 +42,20 @@ class Setting:
     def price(self, layouts: list[Layout], case: Case | None = None) -> Evaluation:
         """Exact evaluation of some layouts, as arrays."""
         return evaluate_batch(self.tables, cuts_of(layouts), self.case if case is None else case)
+
+    @property
+    def oracle_case(self) -> oracle.Case:
+        """The load as the plain-Python oracle takes it."""
+        request = self.request
+        return oracle.Case(
+            request.context,
+            request.concurrency or 1,
+            request.verify_width,
+            tuple(request.graphs.astype(int).tolist()),
+            int(request.machine.sms),
+            request.chunk,
+            request.prefill,
+        )
 
     @in_x64
     def read(self, text: str) -> Layout:

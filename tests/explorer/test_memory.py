@@ -72,17 +72,8 @@ def test_every_line_is_that_of_plain_python_to_the_byte(model: str, options: dic
     """From the layout to the bytes: quantities, budget and expressions together, at random valid layouts."""
     asked = setting(model, "gb200", 16, **options)
     request, layouts = asked.request, asked.layouts(BATCH, seed=3)
-    load = oracle.Case(
-        request.context,
-        request.concurrency or 1,
-        request.verify_width,
-        tuple(request.graphs.astype(int).tolist()),
-        int(request.machine.sms),
-        request.chunk,
-        request.prefill,
-    )
     for layout, held in zip(layouts, hold(asked, layouts), strict=True):
-        numbers = oracle.values(request.model, layout, load)
+        numbers = oracle.values(request.model, layout, asked.oracle_case)
         wanted = numbers["requests"] * layout.pp
         numbers |= {
             "slots": wanted + (request.extra_slots or 0) + 1,

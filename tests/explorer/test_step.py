@@ -37,16 +37,7 @@ def priced(asked: Setting, layout: Layout) -> tuple[np.ndarray, Schedule]:
 def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float], list[float], list[float]]:
     """The same from the blocks, one op after the other: seconds by (block, op), and work and gather by position."""
     request = asked.request
-    load = oracle.Case(
-        request.context,
-        request.concurrency or 1,
-        request.verify_width,
-        tuple(request.graphs.astype(int).tolist()),
-        int(request.machine.sms),
-        request.chunk,
-        request.prefill,
-    )
-    numbers = oracle.values(request.model, layout, load)
+    numbers = oracle.values(request.model, layout, asked.oracle_case)
     step = step_blocks(request.model, request.prefill)
     seconds: dict[tuple[int, str], float] = {}
     for place, block in enumerate(step.blocks):

@@ -1,13 +1,9 @@
-"""Buffers and clamps against claims K17, K22, K23, K26 and the practitioners' cases A8, A10, A11, A27, A28, A36."""
+"""Buffers and clamps against claims K22, K23, K26 and the practitioners' cases A8, A11, A27, A28, A36."""
 
 import pytest
 
 from layouts.serving.buffers import (
-    DEEPEP_LARGEST_BUFFER,
     deepep_buffer_bytes,
-    deepep_largest_tokens,
-    default_extra_slots,
-    request_slots,
     request_table_bytes,
     slot_map_bytes,
 )
@@ -15,10 +11,7 @@ from layouts.serving.errors import EngineRuleError
 from layouts.serving.requests import (
     Clamp,
     Running,
-    StateBuffering,
-    balanced_state_ratio,
     requests_that_run,
-    state_slots_a_request,
 )
 
 GIB = 2**30
@@ -52,42 +45,19 @@ def test_deepep_buffer_by_hand() -> None:
     assert deepep_buffer_bytes(1, 128, 33) == 2 * 33 * (260 + 272) + 512
 
 
-def test_deepep_limit_lies_between_the_sizes_that_start_and_fail() -> None:
-    largest = deepep_largest_tokens(5120, 448)
-    assert 1840 <= largest < 1856
-    assert (
-        deepep_buffer_bytes(largest, 5120, 448) < DEEPEP_LARGEST_BUFFER <= deepep_buffer_bytes(largest + 1, 5120, 448)
-    )
-
-
 def test_deepep_width_must_hold_whole_scale_groups() -> None:
     with pytest.raises(EngineRuleError, match="multiple"):
         deepep_buffer_bytes(128, 7000, 256)
 
 
-@pytest.mark.parametrize(("running", "extra", "slots", "table_gib"), [(24, 8, 33, "0.13"), (192, 16, 209, "0.82")])
-def test_article_slots_and_request_table(running: int, extra: int, slots: int, table_gib: str) -> None:
-    assert request_slots(running, extra) == slots
+@pytest.mark.parametrize(("slots", "table_gib"), [(33, "0.13"), (209, "0.82")])
+def test_article_request_table(slots: int, table_gib: str) -> None:
     assert f"{request_table_bytes(slots, 1_048_576) / GIB:.2f}" == table_gib
 
 
 def test_article_slot_map() -> None:
     assert f"{slot_map_bytes(21_500_000) / GIB:.2f}" == "0.16"
     assert f"{slot_map_bytes(3_192_000) / GIB:.2f}" == "0.02"
-
-
-def test_small_decode_groups_get_extra_slots_by_default() -> None:
-    assert [default_extra_slots(n) for n in (1, 32, 33)] == [2, 64, 0]
-
-
-def test_state_slots_a_request() -> None:
-    assert state_slots_a_request(False, StateBuffering.EXTRA_BUFFER) == 1
-    assert state_slots_a_request(True) == 3
-    assert state_slots_a_request(True, StateBuffering.EXTRA_BUFFER_LAZY) == 4
-    assert state_slots_a_request(True, StateBuffering.EXTRA_BUFFER, overlap=False) == 4
-    assert state_slots_a_request(True, StateBuffering.EXTRA_BUFFER) == 5
-    with pytest.raises(EngineRuleError, match="overlap"):
-        state_slots_a_request(True, StateBuffering.EXTRA_BUFFER_LAZY, overlap=False)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +76,3 @@ def test_state_slots_a_request() -> None:
 )
 def test_the_clamp_that_binds(arguments: tuple[int, int, int, int, int | None, int], expected: Running) -> None:
     assert requests_that_run(*arguments) == expected
-
-
-@pytest.mark.parametrize(("dcp", "ratio"), [(1, 1.8), (8, 14.0)])
-def test_balanced_ratio_of_a10(dcp: int, ratio: float) -> None:
-    # Kimi K3 on TP8: 12 of 96 heads a rank, 69 KDA layers, fp32 state and three bf16 conv columns; 24 x 576 B of KV
-    state = 69 * (12 * 128 * 128 * 4 + 3 * (3 * 12 * 128) * 2)
-    assert balanced_state_ratio(4, 0, state, 24 * 576, dcp, 9216) == pytest.approx(ratio, rel=0.05)

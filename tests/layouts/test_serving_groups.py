@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from layouts.serving.errors import EngineRuleError
-from layouts.serving.groups import Degrees, custom_all_reduce_groups, decode_replica, fake_dp_gpus, process_groups
+from layouts.serving.groups import Degrees, decode_replica, fake_dp_gpus, process_groups
 
 DP16 = Degrees(tp=16, attn_dp=16, ep=16, vocab_tp=8)
 DP2 = Degrees(tp=16, attn_dp=2, dcp=8, ep=16, vocab_tp=8)
@@ -14,11 +14,6 @@ DP2 = Degrees(tp=16, attn_dp=2, dcp=8, ep=16, vocab_tp=8)
 def test_article_groups() -> None:
     assert Counter(g.size for g in process_groups(DP16)) == {16: 1, 8: 1}
     assert Counter(g.size for g in process_groups(DP2)) == {16: 1, 8: 2}
-
-
-def test_article_custom_all_reduce_buffers() -> None:
-    assert custom_all_reduce_groups(process_groups(DP16), 8) == ()
-    assert [g.name for g in custom_all_reduce_groups(process_groups(DP2), 8)] == ["dcp", "attn_tp"]
 
 
 def test_expert_groups_other_than_tp_are_built() -> None:

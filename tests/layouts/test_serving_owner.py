@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.owner import (
-    first_position,
     group_capacity,
     kv_copies,
     local_length,
@@ -49,7 +48,6 @@ def test_local_length_follows_the_closed_forms_of_the_facts(
     rank = data.draw(st.integers(0, ranks - 1))
     assert local_length(length, rank, ranks) == length // ranks + (rank < length % ranks)
     first = start + (rank - start) % ranks
-    assert first_position(start, rank, ranks) == first
     assert local_length(length, rank, ranks, start) == max(0, -((first - start - length) // ranks))
 
 

@@ -7,7 +7,6 @@ from layouts.serving.requantise import (
     BYTES_A_PARAMETER,
     RequantisedWeight,
     load_peak,
-    packed_scale_bytes,
     requantise_temporaries,
 )
 from layouts.serving.reserve import (
@@ -16,7 +15,6 @@ from layouts.serving.reserve import (
     ServerSettings,
     default_limits,
     default_mem_fraction,
-    least_mem_fraction,
     reserve_bytes,
     reserve_parts,
 )
@@ -75,20 +73,9 @@ def test_a_reserve_beyond_the_chip_names_the_remedy() -> None:
         reserve_bytes(16 * GIB, ServerSettings(chunk=16384, max_batch=8, tp=1))
 
 
-def test_least_mem_fraction() -> None:
-    assert least_mem_fraction(80 * GIB, 160 * GIB) == 0.5
-
-
 def test_requantisation_holds_three_fp32_copies_at_its_peak() -> None:
     assert BYTES_A_PARAMETER == 12
     assert requantise_temporaries(128, 256) == 12 * 128 * 256
-
-
-def test_packed_scales_repeat_an_exponent_on_every_row() -> None:
-    # 7168 columns are 56 blocks, four exponents an int32: 14 words a row
-    assert packed_scale_bytes(36864, 7168) == 36864 * 14 * 4
-    # 3 rows and 128 columns: 4 padded rows of one word
-    assert packed_scale_bytes(3, 128) == 16
 
 
 def _moe_part() -> tuple[RequantisedWeight, ...]:
