@@ -11,7 +11,7 @@ from explorer.priced import Priced, priced
 from explorer.request import Request
 from explorer.residents.division import Division
 from explorer.residents.engine import EngineMemory, engine_memory
-from explorer.residents.lines import Group
+from explorer.residents.line import Group
 from explorer.residents.remedy import shortage
 from layouts.layout import Layout
 from layouts.serving.requests import Clamp, Running, requests_that_run

@@ -8,7 +8,7 @@ import numpy as np
 from experiments.seed_claims.answer import Answer, Topic, answer, holds
 from experiments.seed_claims.article import BOTH, DP2, DP16, FULL, Deployment, step, tables
 from explorer.load_peak import loading
-from explorer.residents.lines import Group
+from explorer.residents.line import Group
 from hw.units import GB, GIB, MIB
 from layouts.expression import Expr
 from layouts.models.layer import Layer

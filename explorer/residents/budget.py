@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from explorer.residents.lines import Group, Line, fixed_lines, kv_bytes_a_token
+from explorer.residents.line import Group, Line
+from explorer.residents.lines import fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
 from layouts.blocks import StepBlocks

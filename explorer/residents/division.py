@@ -6,7 +6,8 @@ from functools import cached_property
 from math import ceil, floor
 
 from explorer.priced import Priced
-from explorer.residents.lines import Group, Line, kv_bytes_a_token
+from explorer.residents.line import Group, Line
+from explorer.residents.lines import kv_bytes_a_token
 from layouts.expression import Expr
 
 

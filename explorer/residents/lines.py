@@ -6,11 +6,10 @@ memory fraction leaves, so they are never added to it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-from hw.units import GIB
+from explorer.residents import estimates
+from explorer.residents.line import Group, Line
 from layouts.dsa.shape import Indexer
 from layouts.expression import ZERO, Expr, total
 from layouts.gqa import GQA
@@ -25,14 +24,10 @@ from layouts.symbols import (
     DISPATCH_TOKENS,
     DRAFT_WINDOW,
     GLOBAL_KV_TOKENS,
-    GRAPH_ROWS,
-    HAS_TP,
     ONE_STAGE,
     PP,
-    PROCESS_GROUPS,
     REPLICATED_Q,
     REQUESTS,
-    ROWS,
     SLOTS,
     VERIFY_COPIES,
     WINDOW_HELD,
@@ -42,37 +37,12 @@ from layouts.symbols import (
 from layouts.tensor import COMPONENTS, Precision, Tensor
 
 _RING: Final = 16  # tokens of a ReplaySSM ring (SGLang `--linear-replayssm-cache-len`)
-_ARTICLE: Final = "article 000, start-up log of one rank"
-
-
-class Group(StrEnum):
-    """Where a line's bytes come out of."""
-
-    START = "start"  # before the weights
-    WEIGHTS = "weights"
-    STAGING = "staging"  # buffers of gathered weights
-    STATE = "state"  # pools sized by request slots
-    KV = "kv"  # the pool that takes what is left
-    RESERVE = "reserve"  # inside (1 - mem_fraction)
-
-
-@dataclass(frozen=True)
-class Line:
-    """`size` in bytes on the GPU of the heaviest pipeline stage. `low` and `high` scale an estimate to its range."""
-
-    name: str
-    group: Group
-    size: Expr
-    provenance: str
-    exact: bool = True
-    low: float = 1.0
-    high: float = 1.0
 
 
 def fixed_lines(model: Model, prefill: bool = False) -> tuple[Line, ...]:
     """Every line but the KV pool and the staging buffers; `explorer.residents.budget` adds those two."""
     return (
-        _process_groups(),
+        estimates.process_groups(),
         *_weight_lines(model),
         *_state_lines(model),
         *_reserve_lines(model, prefill),
@@ -103,12 +73,6 @@ def _window(attention: object) -> int:
 def _index_bytes(attention: object) -> int:
     indexer = attention.indexer if isinstance(attention, MLA) else None
     return indexer.key_bytes if isinstance(indexer, Indexer) else 0
-
-
-def _process_groups() -> Line:
-    """NCCL keeps channel buffers and proxies for every communicator."""
-    source = "412 MB a communicator of eight ranks, measured (aiconfigurator system files); article 000: 0.58 GiB"
-    return Line("process groups", Group.START, PROCESS_GROUPS * 411041792, source, exact=False, low=0.5, high=1.6)
 
 
 def _weight_lines(model: Model) -> tuple[Line, ...]:
@@ -180,7 +144,8 @@ def _reserve_lines(model: Model, prefill: bool) -> tuple[Line, ...]:
         lines.append(
             Line("draft slot map", Group.RESERVE, slot_map_bytes(GLOBAL_KV_TOKENS), "int64 over the group's KV slots")
         )
-    return (*lines, *_estimates(model, prefill))
+    lines.append(estimates.activations() if prefill else estimates.cuda_graphs(model))
+    return (*lines, estimates.workspaces())
 
 
 def _named(name: str, size: Expr, provenance: str) -> Iterable[Line]:
@@ -204,23 +169,3 @@ def _deepep(model: Model, prefill: bool) -> Expr:
     # a row is sent in whole scale groups of 128 values
     width, experts = -(-moes[0].width // 128) * 128, moes[0].experts
     return deepep_buffer_bytes(DISPATCH_TOKENS, width, experts) * BY_ALL_TO_ALL
-
-
-def _estimates(model: Model, prefill: bool) -> tuple[Line, ...]:
-    """Two logs give two points for 98 layers on 16 ranks: 3.69 GiB of graphs at 120 rows of an attention group and 6.74
-    GiB at 960, without the DeepEP buffer. The part that grows is taken to follow the hidden width; the rest, buffers of
-    captured exchanges, the layers, and to be absent on a single rank (0.1 GiB are logged there).
-    """
-    workspaces = Line(
-        "workspaces", Group.RESERVE, Expr.of(GIB // 2), f"{_ARTICLE}: 0.34 to 0.5 GiB", exact=False, low=0.5, high=3.0
-    )
-    if prefill:
-        source = "SGLang's default reserve: 1.5 MiB a token of the chunk"
-        activations = ROWS * (3 * GIB // 2048)
-        return (Line("activations", Group.RESERVE, activations, source, exact=False, low=0.3, high=1.0), workspaces)
-    # 3.05 GiB over 840 rows of width 7168
-    rows = GRAPH_ROWS * (544 * model.hidden)
-    layers = total(layers_of(k) for k in range(len(model.kinds)))
-    size = rows + layers * HAS_TP * (13 * GIB // (4 * 98)) + GIB // 10
-    graphs = Line("CUDA graphs", Group.RESERVE, size, _ARTICLE, exact=False, low=0.2, high=1.4)
-    return (graphs, workspaces)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from explorer.residents.division import Division
-from explorer.residents.lines import Group
+from explorer.residents.line import Group
 from hw.units import format_bytes
 
 

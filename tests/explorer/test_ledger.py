@@ -9,7 +9,7 @@ import pytest
 from explorer.evaluate import Tables, evaluate_batch
 from explorer.ledger import Ledger, ledger
 from explorer.request import Request, make_request
-from explorer.residents.lines import Group
+from explorer.residents.line import Group
 from hw.units import GIB, MIB
 from layouts.cut import cuts_of
 from layouts.serving.requests import Clamp

@@ -11,7 +11,8 @@ from hypothesis import given
 
 from explorer.evaluate import Case, Tables, holding
 from explorer.residents.budget import LEAST_FRACTION, MOST_FRACTION, Memory
-from explorer.residents.lines import Group, kv_bytes_a_token
+from explorer.residents.line import Group
+from explorer.residents.lines import kv_bytes_a_token
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, x64
 from hw.programs import kept
@@ -220,3 +221,11 @@ def test_context_is_divided_by_dcp_and_nothing_else() -> None:
     for text in (DP16, DP2):
         a, b = (hold(s, [s.read(text)])[0] for s in (asked, longer))
         assert float(b.needed - a.needed) == 4 * 100_000 * 13_824
+
+
+@pytest.mark.parametrize(("layout", "gib"), [("attn_dp=16,ep=16", 3.69), ("attn_dp=2,dcp=8,ep=16", 6.74)])
+def test_graphs_pass_through_the_sizes_that_were_read(layout: str, gib: float) -> None:
+    """Article 000, largest captured size of either build without the DeepEP buffer: 24 and 192 requests of 5 rows."""
+    asked = setting(ARTICLE, context=100_000, concurrency=384, draft="dspark-kimi-k3", verify_width=5)
+    held = hold(asked, [asked.read(layout)])[0]
+    assert lines(asked, held)["CUDA graphs"] / GIB == pytest.approx(gib, abs=0.01)

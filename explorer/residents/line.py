@@ -1,0 +1,30 @@
+"""What one line of the ledger is."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from layouts.expression import Expr
+
+
+class Group(StrEnum):
+    """Where a line's bytes come out of."""
+
+    START = "start"  # before the weights
+    WEIGHTS = "weights"
+    STAGING = "staging"  # buffers of gathered weights
+    STATE = "state"  # pools sized by request slots
+    KV = "kv"  # the pool that takes what is left
+    RESERVE = "reserve"  # inside (1 - mem_fraction)
+
+
+@dataclass(frozen=True)
+class Line:
+    """`size` in bytes on the GPU of the heaviest pipeline stage. `low` and `high` scale an estimate to its range."""
+
+    name: str
+    group: Group
+    size: Expr
+    provenance: str
+    exact: bool = True
+    low: float = 1.0
+    high: float = 1.0
