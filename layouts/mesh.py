@@ -78,6 +78,9 @@ def axes_of(layout: Layout) -> Axes:
         name: tuple(names[inner] for inner, _ in reversed(steps) if low <= inner < high)
         for name, (low, high) in bounds.items()
     }
+    # groups of requests: each has a share of them, and pools of its own on every rank
+    logical["requests"] = logical["replicas"] + logical["attn_dp"]
+    logical["pools"] = logical["requests"] + logical["attn_tp"]
     return Axes(
         names=tuple(names[inner] for inner, _ in reversed(steps)) or ("r1",),
         sizes=tuple(size for _, size in reversed(steps)) or (1,),

@@ -8,7 +8,14 @@ from jaxtyping import Array, Float
 from layouts.collectives import psum
 from layouts.dense.activation import Activation
 from layouts.dense.reference import GatedMLP, gated_mlp
+from layouts.dense.shape import Dense
 from layouts.mesh import Axes
+
+
+def weight_shapes(dense: Dense) -> GatedMLP:
+    """Shape of both weights, whole."""
+    shapes: Any = ((2, dense.intermediate, dense.hidden), (dense.hidden, dense.intermediate))
+    return GatedMLP(*shapes)
 
 
 def weight_specs(axes: Axes) -> GatedMLP:

@@ -28,6 +28,19 @@ def repeated_kv(gqa: GQA, weight: Float[Array, "2*kv_heads*dim *inp"], attn_tp: 
     return jnp.repeat(by_head, max(1, attn_tp // gqa.kv_heads), axis=0).reshape(-1, *weight.shape[1:])
 
 
+def weight_shapes(gqa: GQA, attn_tp: int) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight of one layer, whole; kv_proj and kv_bias with KV heads repeated to attn_tp."""
+    query, pair = gqa.heads * gqa.head_dim, max(gqa.kv_heads, attn_tp) * 2 * gqa.head_dim
+    return {
+        "q_proj": (query, gqa.hidden),
+        "kv_proj": (pair, gqa.hidden),
+        "o_proj": (gqa.hidden, query),
+        **({"q_bias": (query,), "kv_bias": (pair,), "o_bias": (gqa.hidden,)} if gqa.bias else {}),
+        **({"qk_norm": (2 * gqa.head_dim,)} if gqa.qk_norm else {}),
+        **({"sinks": (gqa.heads,)} if gqa.sinks else {}),
+    }
+
+
 def weight_specs(gqa: GQA, axes: Axes) -> dict[str, PartitionSpec]:
     """How whole weights are cut, kv_proj and kv_bias as `repeated_kv` gives them.
 

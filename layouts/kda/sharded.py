@@ -19,36 +19,65 @@ from layouts.kda import chunked, reference
 from layouts.kda import verify as verification
 from layouts.kda.chunked import Writes
 from layouts.kda.reference import Form, State, Weights
+from layouts.kda.shape import KDA
 from layouts.kda.verify import Ring
 from layouts.mesh import Axes
 
 _HEADS_AT: Final = {"qkv_proj": 1, "conv1d": 1, "o_proj": 1, "f_a_proj": None, "g_a_proj": None, "o_norm": None}
 
 
-def weight_specs(weights: Weights, axes: Axes) -> Any:
-    """A spec for each tensor that is there: cut along its heads, or whole where it has none."""
+def weight_shapes(kda: KDA) -> Any:
+    """Shape of every weight of one layer, whole: Weights with a tuple in place of each array."""
+    heads, dim, hidden = kda.heads, kda.head_dim, kda.hidden
+    full: Any = {"g_proj": (heads, dim, hidden)}
+    low_rank: Any = {"g_a_proj": (dim, hidden), "g_b_proj": (heads, dim, dim)}
+    shapes: Any = {
+        "qkv_proj": (3, heads, dim, hidden),
+        "conv1d": (3, heads, dim, kda.conv_kernel),
+        "f_a_proj": (dim, hidden),
+        "f_b_proj": (heads, dim, dim),
+        "A_log": (heads,),
+        "dt_bias": (heads, dim),
+        "b_proj": (heads, hidden),
+        "o_norm": (dim,),
+        "o_proj": (hidden, heads, dim),
+        **(full if kda.full_rank_gate else low_rank),
+    }
+    return Weights(**shapes)
 
-    def spec(path: Any, leaf: Array) -> PartitionSpec:
+
+def weight_specs(kda: KDA, axes: Axes) -> Any:
+    """A spec for each weight that is there: cut along its heads, or whole where it has none."""
+
+    def spec(path: Any, shape: tuple[int, ...]) -> PartitionSpec:
         heads_at = _HEADS_AT.get(path[0].name, 0)
-        return axes.spec(*("attn_tp" if i == heads_at else None for i in range(leaf.ndim)))
+        return axes.spec(*("attn_tp" if i == heads_at else None for i in range(len(shape))))
 
-    return jax.tree_util.tree_map_with_path(spec, weights)
+    shapes = weight_shapes(kda)
+    return jax.tree_util.tree_map_with_path(spec, shapes, is_leaf=lambda x: isinstance(x, tuple))
+
+
+def state_shapes(kda: KDA, slots: int) -> Any:
+    """Shape of a pool of slots: a State with a tuple in place of each array."""
+    recurrent: Any = (slots, kda.heads, kda.head_dim, kda.head_dim)
+    window: Any = (slots, kda.conv_kernel - 1, 3, kda.heads, kda.head_dim)
+    return State(recurrent, window)
 
 
 def state_specs(axes: Axes) -> Any:
     """Specs of a pool of slots: a State with a spec in place of each array."""
-    recurrent: Any = axes.spec("attn_dp", "attn_tp", None, None)
+    recurrent: Any = axes.spec("requests", "attn_tp", None, None)
     return State(recurrent, _inputs_spec(axes))
 
 
 def ring_specs(axes: Axes) -> Any:
     """Specs of a ring, one entry a request of the batch: a Ring with a spec in place of each array."""
-    tokens: Any = axes.spec("attn_dp", None, "attn_tp", None)
+    tokens: Any = axes.spec("requests", None, "attn_tp", None)
     return Ring(Writes(tokens, tokens, tokens), _inputs_spec(axes))
 
 
 def _inputs_spec(axes: Axes) -> Any:
-    return axes.spec("attn_dp", None, None, "attn_tp", None)
+    return axes.spec("requests", None, None, "attn_tp", None)
 
 
 def read(pool: State, slots: Int[Array, " requests"]) -> State:

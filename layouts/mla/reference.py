@@ -28,22 +28,39 @@ def absorb(
     return by_head[:, : mla.nope].swapaxes(1, 2), by_head[:, mla.nope :]
 
 
+def low_rank(
+    mla: MLA, weights: Weights, hidden: Float[Array, "rows hidden"], eps: float
+) -> tuple[Float[Array, "rows inp"], Float[Array, "rows kv_values"]]:
+    """What queries are made of, the normed low-rank query or the hidden state itself; and the latent before its norm."""
+    if not mla.q_lora:
+        return hidden, linear(hidden, weights["kv_a_proj"])
+    both = linear(hidden, weights["fused_qkv_a_proj"])
+    return rms_norm(both[:, : mla.q_lora], weights["q_a_norm"], eps), both[:, mla.q_lora :]
+
+
+def absorbed(
+    mla: MLA,
+    weights: Weights,
+    low: Float[Array, "rows inp"],
+    latent: Float[Array, "rows kv_values"],
+    rotation: Rotation | None,
+    eps: float,
+) -> tuple[Float[Array, "rows heads kv_values"], Float[Array, "rows kv_values"]]:
+    """`project` from what `low_rank` gives."""
+    query = linear(low, weights["q_b_proj" if mla.q_lora else "q_proj"])
+    query = query.reshape(len(low), -1, mla.nope + mla.rope)
+    by_latent = _by_head(query[..., : mla.nope], weights["w_kc"])
+    normed = rms_norm(latent[:, : mla.kv_lora], weights["kv_a_norm"], eps)
+    turned = rotate(latent[:, None, mla.kv_lora :], rotation)[:, 0]
+    query = jnp.concatenate([by_latent, rotate(query[..., mla.nope :], rotation)], axis=-1)
+    return query, jnp.concatenate([normed, turned], axis=-1)
+
+
 def project(
     mla: MLA, weights: Weights, hidden: Float[Array, "rows hidden"], rotation: Rotation | None, eps: float
 ) -> tuple[Float[Array, "rows heads kv_values"], Float[Array, "rows kv_values"]]:
     """Absorbed queries of the heads that the weights hold, and what the cache keeps of each row."""
-    if mla.q_lora:
-        both = linear(hidden, weights["fused_qkv_a_proj"])
-        low_rank, latent = both[:, : mla.q_lora], both[:, mla.q_lora :]
-        query = linear(rms_norm(low_rank, weights["q_a_norm"], eps), weights["q_b_proj"])
-    else:
-        query, latent = linear(hidden, weights["q_proj"]), linear(hidden, weights["kv_a_proj"])
-    query = query.reshape(len(hidden), -1, mla.nope + mla.rope)
-    absorbed = _by_head(query[..., : mla.nope], weights["w_kc"])
-    normed = rms_norm(latent[:, : mla.kv_lora], weights["kv_a_norm"], eps)
-    turned = rotate(latent[:, None, mla.kv_lora :], rotation)[:, 0]
-    query = jnp.concatenate([absorbed, rotate(query[..., mla.nope :], rotation)], axis=-1)
-    return query, jnp.concatenate([normed, turned], axis=-1)
+    return absorbed(mla, weights, *low_rank(mla, weights, hidden, eps), rotation, eps)
 
 
 def output(

@@ -21,6 +21,24 @@ from layouts.mla.shape import MLA
 from layouts.rotary import Rotation
 
 
+def weight_shapes(mla: MLA) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight of one layer, whole; the index's own are in `layouts.dsa`."""
+    hidden, width = mla.hidden, mla.heads * (mla.nope + mla.rope)
+    low_rank = {
+        "fused_qkv_a_proj": (mla.q_lora + mla.kv_values, hidden),
+        "q_a_norm": (mla.q_lora,),
+        "q_b_proj": (width, mla.q_lora),
+    }
+    return {
+        **(low_rank if mla.q_lora else {"kv_a_proj": (mla.kv_values, hidden), "q_proj": (width, hidden)}),
+        "kv_a_norm": (mla.kv_lora,),
+        "w_kc": (mla.heads, mla.kv_lora, mla.nope),
+        "w_vc": (mla.heads, mla.v, mla.kv_lora),
+        **({"gate_proj": (mla.heads * mla.v, hidden)} if mla.output_gate else {}),
+        "o_proj": (hidden, mla.heads * mla.v),
+    }
+
+
 def weight_specs(mla: MLA, axes: Axes, backend: str) -> dict[str, PartitionSpec]:
     """How whole weights are cut. The pool is each rank's own: `axes.spec(("attn_dp", "attn_tp"), None)`."""
     query = "attn_tp" if backend == "ag_rs" else "dcp_groups"

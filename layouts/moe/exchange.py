@@ -88,35 +88,40 @@ class Exchange:
         return self.rows // self.axes.size("attn_tp")
 
     def gather(
-        self, x: Float[Array, "rows hidden"], counts: Int[Array, " groups"], summed: bool = False
+        self, parts: Float[Array, "rows hidden"], counts: Int[Array, " groups"], onto: Float[Array, "rows hidden"]
     ) -> Float[Array, "moe_rows hidden"]:
-        """Rows that a rank brings to the experts, whole. x: parts of a sum over attn_tp, or the sum (`summed`)."""
+        """Rows of the stream that a rank brings to the experts: `onto`, and the sum over attn_tp of `parts`."""
         if self.form is Form.ONE_GROUP:
-            return x if summed else psum(vary(x, self.axes["attn_tp"]), self.axes["attn_tp"])
+            return onto + psum(vary(parts, self.axes["attn_tp"]), self.axes["attn_tp"])
         if self.form is Form.SUM_LEN:
-            return self._add_into_buffer(x, counts, summed)
-        own = own_rows(x, self.axes["attn_tp"]) if summed else self._scatter_own(x)
+            return self._add_into_buffer(parts, counts, onto)
+        own = own_rows(onto, self.axes["attn_tp"]) + self._scatter_own(parts)
         if self.form is Form.ALL_TO_ALL:
             return own
-        every = self.wire.decode(all_gather(self.wire.encode(own), self.sharers, 0), x.dtype)
+        every = self.wire.decode(all_gather(self.wire.encode(own), self.sharers, 0), own.dtype)
         return self._pack(every, counts) if self.form is Form.EXACT else every
 
-    def scatter(self, y: Float[Array, "moe_rows hidden"], counts: Int[Array, " groups"]) -> Float[Array, "rows hidden"]:
-        """The rows of a rank's own attention group, on each of its ranks (and typed as equal on them).
+    def scatter(
+        self,
+        parts: Float[Array, "moe_rows hidden"],
+        counts: Int[Array, " groups"],
+        onto: Float[Array, "moe_rows hidden"],
+    ) -> Float[Array, "rows hidden"]:
+        """The stream's rows of a rank's own attention group, on each of its ranks (and typed as equal on them).
 
-        y: parts of a sum over the ranks that share the experts, or whole rows under ALL_TO_ALL. Rows without a token
-        hold no defined value.
+        `onto`: what `gather` returned. `parts`: of a sum over the ranks that share the experts, or whole rows under
+        ALL_TO_ALL. Rows without a token hold no defined value.
         """
         if self.form is Form.ALL_TO_ALL:
-            return self._to_whole_group(y)
-        y = vary(y, self.sharers)
+            return self._to_whole_group(onto + parts)
+        parts = vary(parts, self.sharers)
         if self.form is Form.ONE_GROUP:
-            return psum(y, self.sharers)
+            return onto + psum(parts, self.sharers)
         if self.form is Form.SUM_LEN:
-            return psum(y, self.sharers)[self._packed_places(counts)]
+            return (onto + psum(parts, self.sharers))[self._packed_places(counts)]
         if self.form is Form.EXACT:
-            y = self._unpack(y, counts)
-        return self._to_whole_group(reduce_scatter(y, self.sharers, 0))
+            parts, onto = self._unpack(parts, counts), self._unpack(onto, counts)
+        return self._to_whole_group(own_rows(onto, self.sharers) + reduce_scatter(parts, self.sharers, 0))
 
     def real(self, counts: Int[Array, " groups"]) -> Bool[Array, " moe_rows"]:
         """Which of the rows that `gather` returns hold a token."""
@@ -160,10 +165,9 @@ class Exchange:
         start, position = (jnp.cumsum(sharing) - sharing)[group], jnp.arange(self.rows, dtype=counts.dtype)
         return jnp.where(position < sharing[group], start + position, self.packed)
 
-    def _add_into_buffer(self, x: Array, counts: Array, summed: bool) -> Array:
-        """SUM_LEN: an all-reduce stands in for the gather; of a sum that is there already one rank brings it."""
-        if summed:
-            x = jnp.where(axis_index(self.axes["attn_tp"]) == 0, x, jnp.zeros_like(x))
+    def _add_into_buffer(self, parts: Array, counts: Array, onto: Array) -> Array:
+        """SUM_LEN: an all-reduce stands in for the gather; one rank of each group brings the stream so far."""
+        x = jnp.where(axis_index(self.axes["attn_tp"]) == 0, parts + onto, parts)
         empty = jnp.zeros((self.packed, x.shape[1]), x.dtype)
         buffer = empty.at[self._packed_places(counts)].set(x, mode="drop")
         return psum(vary(buffer, self._buffer_axes), self._buffer_axes)

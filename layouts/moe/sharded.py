@@ -17,25 +17,48 @@ from layouts.moe.dispatch import by_all_to_all, by_gather
 from layouts.moe.exchange import Exchange, Form
 from layouts.moe.grouped import to_local
 from layouts.moe.reference import Experts, Latent, Mixture, MoEWeights, from_latent, route, to_latent
+from layouts.moe.shape import MoE
 
 
-def weight_specs(weights: MoEWeights, exchange: Exchange) -> MoEWeights:
+def weight_shapes(moe: MoE) -> MoEWeights:
+    """Shape of every weight of one layer, whole; None where the model has none."""
+    experts, inner, width, hidden, shared = (
+        moe.experts,
+        moe.intermediate,
+        moe.width,
+        moe.hidden,
+        moe.shared_intermediate,
+    )
+    each: Any = ((experts, 2, inner, width), (experts, width, inner))
+    biases: Any = ((experts, 2, inner), (experts, width)) if moe.bias else (None, None)
+    latent: Any = ((moe.latent, hidden), (hidden, moe.latent), (moe.latent,))
+    together: Any = ((2, shared, hidden), (hidden, shared))
+    rows: Any = {"router": (experts, hidden), "router_bias": (experts,) if moe.bias else None}
+    return MoEWeights(
+        **rows,
+        experts=Experts(*each, *biases),
+        correction_bias=(experts,) if moe.correction_bias else None,  # pyright: ignore[reportArgumentType]
+        latent=Latent(*latent) if moe.latent else None,
+        shared=GatedMLP(*together) if shared else None,
+    )
+
+
+def weight_specs(moe: MoE, axes: Axes, form: Form) -> MoEWeights:
     """PartitionSpec of each weight (None where the model has none). Under all-to-all the shared expert is whole."""
-    spec: Callable[..., Any] = exchange.axes.spec  # a spec stands where its weight does
-    experts, latent = weights.experts, weights.latent
-    shared = () if exchange.form is Form.ALL_TO_ALL else ("ep", "expert_tp")
+    spec: Callable[..., Any] = axes.spec  # a spec stands where its weight does
+    shared = () if form is Form.ALL_TO_ALL else ("ep", "expert_tp")
     return MoEWeights(
         router=spec(),
         experts=Experts(
             w13=spec("ep", None, "expert_tp", None),
             w2=spec("ep", None, "expert_tp"),
-            w13_bias=None if experts.w13_bias is None else spec("ep", None, "expert_tp"),
-            w2_bias=None if experts.w2_bias is None else spec("ep", None),
+            w13_bias=spec("ep", None, "expert_tp") if moe.bias else None,
+            w2_bias=spec("ep", None) if moe.bias else None,
         ),
-        router_bias=None if weights.router_bias is None else spec(),
-        correction_bias=None if weights.correction_bias is None else spec(),
-        latent=None if latent is None else Latent(spec(), spec(), None if latent.norm is None else spec()),
-        shared=None if weights.shared is None else GatedMLP(spec(None, shared, None), spec(None, shared)),
+        router_bias=spec() if moe.bias else None,
+        correction_bias=spec() if moe.correction_bias else None,
+        latent=Latent(spec(), spec(), spec()) if moe.latent else None,
+        shared=GatedMLP(spec(None, shared, None), spec(None, shared)) if moe.shared_intermediate else None,
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from layouts.dense.activation import ClampedSwiGLU, SiTU, SwiGLU
 from layouts.dense.reference import GatedMLP
+from layouts.moe import MoE
 from layouts.moe.reference import Experts, Latent, Mixture, MoEWeights
 from layouts.moe.router import Router
 
@@ -40,6 +41,21 @@ def weights_of(kind: str, hidden: int = 16, width: int = 8, latent: int = 8, see
         correction_bias=normal(EXPERTS) if "sigmoid" in kind else None,
         latent=Latent(normal(latent, hidden), normal(hidden, latent), normal(latent) + 1) if "latent" in kind else None,
         shared=GatedMLP(normal(2, 2 * width, hidden), normal(hidden, 2 * width)) if shared else None,
+    )
+
+
+def shape_of(weights: MoEWeights, mixture: Mixture) -> MoE:
+    """The shape that such weights have."""
+    w13, latent, shared = weights.experts.w13, weights.latent, weights.shared
+    return MoE(
+        hidden=weights.router.shape[1],
+        experts=w13.shape[0],
+        topk=mixture.router.topk,
+        intermediate=w13.shape[2],
+        latent=0 if latent is None else latent.down.shape[0],
+        shared_intermediate=0 if shared is None else shared.down.shape[1],
+        bias=weights.router_bias is not None,
+        correction_bias=weights.correction_bias is not None,
     )
 
 
