@@ -31,7 +31,7 @@ def absorb(
 def low_rank(
     mla: MLA, weights: Weights, hidden: Float[Array, "rows hidden"], eps: float
 ) -> tuple[Float[Array, "rows inp"], Float[Array, "rows kv_values"]]:
-    """What queries are made of, the normed low-rank query or the hidden state itself; and the latent before its norm."""
+    """What queries are made of, the normed low-rank query or the hidden state; and the latent before its norm."""
     if not mla.q_lora:
         return hidden, linear(hidden, weights["kv_a_proj"])
     both = linear(hidden, weights["fused_qkv_a_proj"])
