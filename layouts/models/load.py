@@ -1,21 +1,24 @@
 """From a name or a config.json to a Model."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from layouts.models import presets
 from layouts.models.config import LARGEST_CONTEXT, Config, read_json
 from layouts.models.draft import Draft
 from layouts.models.drafts import block_draft, mtp_draft
 from layouts.models.errors import ModelError
-from layouts.models.families import READERS, Body
+from layouts.models.families import FAMILIES, Body, Family
+from layouts.models.forms import Forms
 from layouts.models.model import Model
 from layouts.precision import Quantization, checked_formats, parse_precision, read_precision
 from layouts.shapes import ShapeError
 from layouts.tensor import Format, Precision
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
     path = presets.find_config(base)
     config = read_json(path)
     text = _text_config(config)
-    body = _read_body(text)
+    body = _checked(_family(text).read, text)
     quantization = Quantization(_quantization(config, text), config.source)
     stored, notes = read_precision(quantization, body.modules())
     drafted, draft_notes = _draft(build.draft if draft is None else draft, name, text, body, quantization, stored)
@@ -82,17 +85,28 @@ def _text_config(config: Config) -> Config:
     return Config(config.source, {"architectures": config.values.get("architectures"), **inner.values})
 
 
-def _read_body(text: Config) -> Body:
+def load_forms(name_or_path: str) -> Forms:
+    """The arithmetic of the same model beyond its shapes, as programs need it. Raises ModelError."""
+    text = _text_config(read_json(presets.find_config(_build(name_or_path)[1])))
+    return _checked(_family(text).forms, text)
+
+
+def _family(text: Config) -> Family:
     names = text.values.get("architectures")
     if not isinstance(names, list) or not names:
-        raise text.error(f"key 'architectures' is missing; supported: {', '.join(READERS)}")
+        raise text.error(f"key 'architectures' is missing; supported: {', '.join(FAMILIES)}")
     for name in names:
-        if isinstance(name, str) and name in READERS:
-            try:
-                return READERS[name](text)
-            except ShapeError as error:
-                raise text.error(str(error)) from None
-    raise text.error(f"architecture {names[0]!r} is not supported; supported: {', '.join(READERS)}")
+        if isinstance(name, str) and name in FAMILIES:
+            return FAMILIES[name]
+    raise text.error(f"architecture {names[0]!r} is not supported; supported: {', '.join(FAMILIES)}")
+
+
+def _checked(read: Callable[[Config], R], text: Config) -> R:
+    """What a reader makes of a config; impossible sizes are an error on its file."""
+    try:
+        return read(text)
+    except ShapeError as error:
+        raise text.error(str(error)) from None
 
 
 def _quantization(config: Config, text: Config) -> object:

@@ -1,23 +1,40 @@
 """Readers of model configs, one file for each family, and the table that picks one by architecture."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Final
 
 from layouts.models.config import Config
 from layouts.models.families import deepseek, glm, gpt_oss, kimi_linear, llama, qwen3
 from layouts.models.families.body import Body
+from layouts.models.forms import Forms
 
-READERS: Final[dict[str, Callable[[Config], Body]]] = {
-    "DeepseekV3ForCausalLM": deepseek.read,
-    "DeepseekV32ForCausalLM": deepseek.read,
-    "GlmMoeDsaForCausalLM": glm.read,
-    "GptOssForCausalLM": gpt_oss.read,
-    "KimiK25ForConditionalGeneration": deepseek.read,
-    "KimiK3ForConditionalGeneration": kimi_linear.read,
-    "KimiLinearForCausalLM": kimi_linear.read,
-    "LlamaForCausalLM": llama.read,
-    "Qwen3ForCausalLM": qwen3.read,
-    "Qwen3MoeForCausalLM": qwen3.read,
+
+@dataclass(frozen=True)
+class Family:
+    """How a family's config is read: shapes for every question, forms for programs."""
+
+    read: Callable[[Config], Body]
+    forms: Callable[[Config], Forms]
+
+    @staticmethod
+    def of(module: ModuleType) -> "Family":
+        return Family(module.read, module.forms)
+
+
+_MODULES: Final[Mapping[str, ModuleType]] = {
+    "DeepseekV3ForCausalLM": deepseek,
+    "DeepseekV32ForCausalLM": deepseek,
+    "GlmMoeDsaForCausalLM": glm,
+    "GptOssForCausalLM": gpt_oss,
+    "KimiK25ForConditionalGeneration": deepseek,
+    "KimiK3ForConditionalGeneration": kimi_linear,
+    "KimiLinearForCausalLM": kimi_linear,
+    "LlamaForCausalLM": llama,
+    "Qwen3ForCausalLM": qwen3,
+    "Qwen3MoeForCausalLM": qwen3,
 }
+FAMILIES: Final[Mapping[str, Family]] = {name: Family.of(module) for name, module in _MODULES.items()}
 
-__all__ = ["READERS", "Body"]
+__all__ = ["FAMILIES", "Body", "Family"]

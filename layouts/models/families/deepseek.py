@@ -5,8 +5,11 @@ from layouts.dsa import Indexer
 from layouts.mla import MLA
 from layouts.models.config import LARGEST_DEPTH, Config
 from layouts.models.families.body import Body, depth
+from layouts.models.forms import LOW_RANK_EPS, Forms, activation
 from layouts.models.layer import Layer
+from layouts.models.rotary import kind_of, mscale, read_rotary, scaling_of
 from layouts.moe import MoE
+from layouts.moe.router import Router
 
 
 def read(config: Config) -> Body:
@@ -17,6 +20,39 @@ def read(config: Config) -> Body:
     dense, experts = Layer(attention, dense_mlp(config)), Layer(attention, moe(config))
     layers = tuple(experts if i >= first and i % every == 0 else dense for i in range(count))
     return Body(layers, (experts,) * mtp_count(config))
+
+
+def forms(config: Config) -> Forms:
+    """Arithmetic of the config; raises ModelError."""
+    return Forms(
+        eps=config.number("rms_norm_eps"),
+        low_rank_eps=LOW_RANK_EPS,
+        scale=attention_scale(config),
+        activation=activation(config),
+        rotary=read_rotary(config, config.size("qk_rope_head_dim"), config.flag("rope_interleave", True)),
+        router=router(config),
+    )
+
+
+def attention_scale(config: Config) -> float:
+    """1 / sqrt(query width), times the square of YaRN's growth where the context was stretched."""
+    scaling = scaling_of(config)
+    plain = (config.size("qk_nope_head_dim") + config.size("qk_rope_head_dim", least=0)) ** -0.5
+    if kind_of(scaling) == "default" or not scaling.number("mscale_all_dim", 0.0):
+        return plain
+    return plain * mscale(scaling.number("factor"), scaling.number("mscale_all_dim")) ** 2
+
+
+def router(config: Config) -> Router:
+    """Sigmoid scores, the best groups first."""
+    return Router(
+        topk=config.size("num_experts_per_tok"),
+        scoring="sigmoid",
+        renormalize=config.flag("norm_topk_prob", True),
+        scaling=config.number("routed_scaling_factor", 1.0),
+        groups=config.size("n_group", 1),
+        group_topk=config.size("topk_group", 1),
+    )
 
 
 def mla(config: Config, index: Indexer | None) -> MLA:

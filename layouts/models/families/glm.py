@@ -6,6 +6,9 @@ from layouts.models.families.body import Body, depth
 from layouts.models.layer import Layer
 
 
+forms = deepseek.forms  # the same keys, with the same meaning
+
+
 def read(config: Config) -> Body:
     """Layers of the config; raises ModelError."""
     count = depth(config)

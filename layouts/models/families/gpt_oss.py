@@ -1,10 +1,15 @@
 """gpt-oss: grouped-query attention with biases and sinks, every other layer in a sliding window; MoE with biases."""
 
+from dataclasses import replace
+
+from layouts.dense.activation import ClampedSwiGLU
 from layouts.models.config import LARGEST_CONTEXT, Config
 from layouts.models.families import llama
 from layouts.models.families.body import USUAL_MODULES, Body, depth
+from layouts.models.forms import Forms
 from layouts.models.layer import Layer
 from layouts.moe import MoE
+from layouts.moe.router import Router
 
 
 def read(config: Config) -> Body:
@@ -17,6 +22,15 @@ def read(config: Config) -> Body:
         "sliding_attention": Layer(llama.gqa(config, window, sinks=True), ffn),
     }
     return Body(tuple(by_kind[kind] for kind in kinds), module_names={**USUAL_MODULES, "experts": "mlp.experts"})
+
+
+def forms(config: Config) -> Forms:
+    """Arithmetic of the config; raises ModelError."""
+    return replace(
+        llama.forms(config),
+        activation=ClampedSwiGLU(config.number("swiglu_limit")),
+        router=Router(config.size("num_experts_per_tok"), "softmax_of_chosen"),
+    )
 
 
 def _moe(config: Config) -> MoE:

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from layouts.kda import KDA
+from layouts.kda.reference import Form
 from layouts.models.config import Config
 from layouts.models.families import deepseek
 from layouts.models.families.body import Body, depth
+from layouts.models.forms import LOW_RANK_EPS, Forms, activation
 from layouts.models.layer import Layer
 from layouts.moe import MoE
+from layouts.moe.router import Router
 from layouts.tensor import Component
 
 # This family calls its experts block_sparse_moe.experts.N.w1/w2/w3 and its latent pair routed_expert_down/up_proj.
@@ -32,6 +35,28 @@ def read(config: Config) -> Body:
     layers = tuple(Layer(attentions[i in full], ffns[i >= first and i % every == 0]) for i in range(count))
     notes = ("attention residuals (attn_res_block_size) are not counted",) if config.has("attn_res_block_size") else ()
     return Body(layers, (Layer(attentions[1], ffns[1]),) * deepseek.mtp_count(config), _MODULES, notes)
+
+
+def forms(config: Config) -> Forms:
+    """Arithmetic of the config; raises ModelError."""
+    linear, eps = config.section("linear_attn_config"), config.number("rms_norm_eps")
+    if not config.flag("mla_use_nope", True):
+        raise config.error("mla_use_nope = false has no program; this family's attention does not rotate")
+    return Forms(
+        eps=eps,
+        low_rank_eps=LOW_RANK_EPS,
+        scale=deepseek.attention_scale(config),
+        activation=activation(config),
+        router=Router(
+            topk=config.size("num_experts_per_token"),
+            scoring="sigmoid",
+            renormalize=config.flag("moe_renormalize", True),
+            scaling=config.number("routed_scaling_factor", 1.0),
+            groups=config.size("num_expert_group", 1),
+            group_topk=config.size("topk_group", 1),
+        ),
+        kda=Form(eps, linear.number("gate_lower_bound") if linear.has("gate_lower_bound") else None),
+    )
 
 
 def _full_layers(linear: Config, count: int) -> frozenset[int]:

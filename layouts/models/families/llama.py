@@ -4,13 +4,21 @@ from layouts.dense import Dense
 from layouts.gqa import GQA
 from layouts.models.config import Config
 from layouts.models.families.body import Body, depth
+from layouts.models.forms import Forms, activation
 from layouts.models.layer import Layer
+from layouts.models.rotary import read_rotary
 
 
 def read(config: Config) -> Body:
     """Layers of the config; raises ModelError."""
     layer = Layer(gqa(config), Dense(config.size("hidden_size"), config.size("intermediate_size")))
     return Body((layer,) * depth(config))
+
+
+def forms(config: Config) -> Forms:
+    """Arithmetic of the config; raises ModelError."""
+    eps, dim = config.number("rms_norm_eps"), gqa(config).head_dim
+    return Forms(eps, eps, dim**-0.5, activation(config), read_rotary(config, dim))
 
 
 def gqa(config: Config, window: int = 0, qk_norm: bool = False, sinks: bool = False) -> GQA:

@@ -1,11 +1,15 @@
 """Qwen3, dense or MoE: grouped-query attention with normed queries and keys."""
 
+from dataclasses import replace
+
 from layouts.models.config import LARGEST_CONTEXT, LARGEST_DEPTH, Config
 from layouts.models.families import llama
 from layouts.models.families.body import Body, depth
 from layouts.models.families.deepseek import dense_mlp
+from layouts.models.forms import Forms
 from layouts.models.layer import Layer
 from layouts.moe import MoE
+from layouts.moe.router import Router
 
 
 def read(config: Config) -> Body:
@@ -23,6 +27,14 @@ def read(config: Config) -> Body:
             for i in range(count)
         )
     )
+
+
+def forms(config: Config) -> Forms:
+    """Arithmetic of the config; raises ModelError."""
+    if not config.has("num_experts"):
+        return llama.forms(config)
+    router = Router(config.size("num_experts_per_tok"), "softmax", config.flag("norm_topk_prob"))
+    return replace(llama.forms(config), router=router)
 
 
 def _sparse_layers(config: Config, count: int) -> frozenset[int]:

@@ -1,0 +1,207 @@
+"""A model under a layout as compiled programs over a device mesh: one for each pipeline stage."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int
+
+from layouts.decoder import weights
+from layouts.decoder.cache import Room, cache_shapes, cache_specs
+from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
+from layouts.decoder.step import Phase, Step, step_specs
+from layouts.kda import sharded as kda
+from layouts.kda.verify import Ring
+from layouts.layout import Layout
+from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
+from layouts.models.forms import Forms
+from layouts.models.layer import KDA
+from layouts.models.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class StageProgram:
+    """One stage on its own devices. `mesh` may be abstract: then it can be traced, not run."""
+
+    model: Model
+    forms: Forms
+    part: Part
+    room: Room
+    interleave: int
+    mesh: Mesh | AbstractMesh
+
+    @cached_property
+    def axes(self) -> Axes:
+        return axes_of(self.part.layout)
+
+    def weight_shapes(self) -> Any:
+        """Shapes of the weights that the stage holds, as a tree that `module` takes."""
+        layers = [weights.layer_shapes(self.model.layers[i], self.part.layout) for i in self.part.layers]
+        return {"layers": layers, **weights.model_shapes(self.model, self.part.layout)}
+
+    def weight_specs(self) -> Any:
+        """How they are cut."""
+        layout, sharded = self.part.layout, self.part.sharded
+        layers = [weights.layer_specs(self.model.layers[i], layout, self.axes, i in sharded) for i in self.part.layers]
+        return {"layers": layers, **weights.model_specs(self.model, self.axes)}
+
+    def module(self, held: Any) -> tuple[Any, Any]:
+        """Graph and parameters of the stage's module around a tree of weights (or of whatever stands for them)."""
+        return nnx.split(Stage(self.model, self.forms, self.part, held))
+
+    def cache_shapes(self) -> tuple[Any, ...]:
+        """Shapes of the caches of its layers."""
+        return tuple(
+            cache_shapes(self.model.layers[i].attention, self.part.layout, self.room) for i in self.part.layers
+        )
+
+    def cache_specs(self) -> tuple[Any, ...]:
+        """How they are cut."""
+        return tuple(cache_specs(self.model.layers[i].attention, self.axes) for i in self.part.layers)
+
+    def ring_specs(self, phase: Phase) -> tuple[Any, ...]:
+        """How the rings of its layers are cut; None where a layer has none."""
+        attentions = [self.model.layers[i].attention for i in self.part.layers]
+        wanted = [isinstance(a, KDA) and phase == "verify" for a in attentions]
+        return tuple(kda.ring_specs(self.axes) if w else None for w in wanted)
+
+    def body(self, phase: Phase) -> Callable[..., Stepped]:
+        """The stage as a function of whole arrays: parameters, what enters, caches, step."""
+        graph, specs = self.module(self.weight_specs())
+        by_request = self.axes.spec("requests", None)
+        entering = self.axes.spec("requests") if self.part.first else by_request
+        leaving = Output(self.axes.spec("requests"), by_request) if self.part.last else by_request  # pyright: ignore[reportArgumentType]
+
+        def run(held: Any, entering: Array, caches: tuple[Any, ...], step: Step) -> Stepped:
+            return nnx.merge(graph, held)(entering, caches, step, phase)
+
+        return jax.shard_map(
+            run,
+            mesh=self.mesh,
+            in_specs=(specs, entering, self.cache_specs(), step_specs(self.axes, self.interleave)),
+            out_specs=Stepped(leaving, self.cache_specs(), self.ring_specs(phase)),
+        )
+
+    def compiled(self, phase: Phase) -> Callable[..., Stepped]:
+        """The same, compiled; caches are updated in place."""
+        return _compiled(self, phase)
+
+    def place(self, tree: Any, specs: Any) -> Any:
+        """Arrays on the stage's devices."""
+        return jax.tree.map(lambda x, spec: jax.device_put(x, self.sharding(spec)), tree, specs)
+
+    def sharding(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)  # pyright: ignore[reportArgumentType]
+
+    def commit(self, caches: tuple[Any, ...], rings: tuple[Ring | None, ...], slots: Any, accepted: Any) -> Any:
+        """Caches with the accepted tokens of every ring in the states."""
+        return _commit(self)(caches, rings, slots, accepted)
+
+
+@lru_cache(maxsize=64)
+def _compiled(stage: StageProgram, phase: Phase) -> Callable[..., Stepped]:
+    return jax.jit(stage.body(phase), donate_argnums=2)
+
+
+@lru_cache(maxsize=64)
+def _commit(stage: StageProgram) -> Callable[..., Any]:
+    def run(caches: Any, rings: Any, slots: Array, accepted: Array) -> Any:
+        pairs = zip(caches, rings, strict=True)
+        return tuple(c if ring is None else kda.commit(c, slots, ring, accepted) for c, ring in pairs)
+
+    each = stage.axes.spec("requests")
+    specs = (stage.cache_specs(), stage.ring_specs("verify"), each, each)
+    mapped = jax.shard_map(run, mesh=stage.mesh, in_specs=specs, out_specs=stage.cache_specs())
+    return jax.jit(mapped, donate_argnums=0)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Every stage of a layout. `weights` and `caches` are tuples with an entry a stage."""
+
+    stages: tuple[StageProgram, ...]
+
+    @staticmethod
+    def of(
+        model: Model,
+        forms: Forms,
+        layout: Layout,
+        room: Room,
+        devices: Sequence[Any] | None,
+        interleave: int = 1,
+    ) -> "Program":
+        """That of a valid layout over these devices, or without any (None): to trace. LayoutError if too few."""
+        parts = parts_of(model, layout)
+        by_stage = _devices_by_stage(layout, devices)
+        return Program(
+            tuple(
+                StageProgram(model, forms, part, room, interleave, _mesh(part, chosen))
+                for part, chosen in zip(parts, by_stage, strict=True)
+            )
+        )
+
+    def load(self, trees: Sequence[Any]) -> tuple[Any, ...]:
+        """Parameters of every stage's module from its tree of placed weights."""
+        return tuple(stage.module(tree)[1] for stage, tree in zip(self.stages, trees, strict=True))
+
+    def empty_caches(self, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
+        """Pools and states of zeros on the devices; states in float32."""
+        return tuple(_empty(stage, dtype) for stage in self.stages)
+
+    def step(
+        self, held: Sequence[Any], caches: Sequence[Any], step: Step, phase: Phase
+    ) -> tuple[Output, tuple[Any, ...], tuple[Any, ...]]:
+        """One step through all stages: the output, caches, rings. The caches given are used up."""
+        entering: Any = step.tokens
+        after, rings = [], []
+        for stage, parameters, cache in zip(self.stages, held, caches, strict=True):
+            local = stage.place(step, step_specs(stage.axes, stage.interleave))
+            spec = stage.axes.spec("requests") if stage.part.first else stage.axes.spec("requests", None)
+            entering = jax.device_put(entering, stage.sharding(spec))
+            entering, cache, ring = stage.compiled(phase)(parameters, entering, cache, local)
+            after.append(cache)
+            rings.append(ring)
+        return entering, tuple(after), tuple(rings)
+
+    def commit(
+        self,
+        caches: Sequence[Any],
+        rings: Sequence[Any],
+        slots: Int[Array, " requests"],
+        accepted: Int[Array, " requests"],
+    ) -> tuple[Any, ...]:
+        """Caches with the accepted tokens of a verify step in the states of linear attention."""
+        return tuple(
+            stage.commit(cache, ring, slots, accepted) if any(r is not None for r in ring) else cache
+            for stage, cache, ring in zip(self.stages, caches, rings, strict=True)
+        )
+
+
+def _devices_by_stage(layout: Layout, devices: Sequence[Any] | None) -> list[list[Any] | None]:
+    """Devices of each stage in rank order: a replica's stages stand side by side."""
+    if devices is None:
+        return [None] * layout.pp
+    if len(devices) < layout.gpus:
+        mesh_of(layout, devices)  # raises
+    grid = np.array(devices[: layout.gpus]).reshape(layout.replicas, layout.pp, layout.tp)
+    return [list(grid[:, stage].reshape(-1)) for stage in range(layout.pp)]
+
+
+def _mesh(part: Part, devices: list[Any] | None) -> Mesh | AbstractMesh:
+    return abstract_mesh_of(part.layout) if devices is None else mesh_of(part.layout, devices)
+
+
+def _empty(stage: StageProgram, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
+    def zeros(path: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.Array:
+        wide = any(getattr(key, "name", "") == "recurrent" for key in path)
+        make = partial(jnp.zeros, shape, jnp.float32 if wide else dtype)
+        return jax.jit(make, out_shardings=stage.sharding(spec))()
+
+    leaf = weights.is_shape
+    return jax.tree_util.tree_map_with_path(zeros, stage.cache_shapes(), stage.cache_specs(), is_leaf=leaf)

@@ -1,0 +1,163 @@
+"""A pipeline stage of a decoder as one Flax module: its layers, the embedding of the first, the head of the last."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from layouts.decoder import staging, weights
+from layouts.decoder.modules import DecoderLayer, padded_rows
+from layouts.decoder.step import Phase, Step
+from layouts.kda.verify import Ring
+from layouts.layout import Layout
+from layouts.mesh import Axes, axes_of
+from layouts.models.forms import Forms
+from layouts.models.model import Model
+from layouts.residual.reference import rms_norm
+from layouts.rotary import Rotation
+from layouts.stages import stage_bounds
+from layouts.vocab import reference as vocabulary
+from layouts.vocab import sharded as vocab
+
+
+class Output(NamedTuple):
+    """The best token of every row and its logits, in the dtype of the activations; of a request's last row in a
+    prefill."""
+
+    tokens: Int[Array, " rows"]
+    logits: Float[Array, "rows vocab"]
+
+
+class Stepped(NamedTuple):
+    """What a stage leaves: the stream for the next one or the output, caches, and rings of linear attention."""
+
+    leaving: Any
+    caches: tuple[Any, ...]
+    rings: tuple[Ring | None, ...]
+
+
+class Part(NamedTuple):
+    """Which part of a layout's program a stage is. `layout` is that of the stage alone (pp = 1)."""
+
+    stage: int
+    stages: int
+    layers: range
+    layout: Layout
+    sharded: frozenset[int]
+
+    @property
+    def first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        return self.stage == self.stages - 1
+
+
+def parts_of(model: Model, layout: Layout) -> tuple[Part, ...]:
+    """The stages of a layout, in order."""
+    from dataclasses import replace
+
+    kept = layout.weight_shard_layers
+    sharded = frozenset(range(kept.first, kept.last + 1))
+    bounds = [stage_bounds(len(model.layers), stage, layout.pp) for stage in range(layout.pp)]
+    alone = replace(layout, pp=1)
+    return tuple(
+        Part(stage, layout.pp, range(first, last + 1), alone, sharded) for stage, (first, last) in enumerate(bounds)
+    )
+
+
+class Stage(nnx.Module):
+    """Called inside `shard_map`. Like layers are traced once, and layers kept by rows gathered one ahead."""
+
+    def __init__(self, model: Model, forms: Forms, part: Part, held: Mapping[str, Any]):
+        self.part, self.forms, self.vocab, self.tied = part, forms, model.vocab, model.tied
+        layers = zip(part.layers, held["layers"], strict=True)
+        self.layers = nnx.List([DecoderLayer(model.layers[i], forms, part.layout, tree) for i, tree in layers])
+        self.along = tuple(_along(model, forms, part, i) for i in part.layers)
+        if part.first or (part.last and model.tied):
+            self.embed_tokens = nnx.Param(held["embed_tokens"])
+        if part.last:
+            self.final_norm = nnx.Param(held["final_norm"])
+            if not model.tied:
+                self.lm_head = nnx.Param(held["lm_head"])
+
+    def __call__(self, entering: Array, caches: tuple[Any, ...], step: Step, phase: Phase) -> Stepped:
+        """`entering`: tokens of an attention group in the first stage, the stream in any other."""
+        axes = axes_of(self.part.layout)
+        stream = self._embedded(entering, axes) if self.part.first else entering
+        stream, caches, rings = self._through_layers(stream, caches, step, phase, axes)
+        leaving = self._output(stream, step, phase, axes) if self.part.last else stream
+        return Stepped(leaving, caches, rings)
+
+    def _embedded(self, tokens: Int[Array, " rows"], axes: Axes) -> Float[Array, "padded hidden"]:
+        with jax.named_scope("embed"):
+            missing = padded_rows(len(tokens), axes) - len(tokens)
+            return vocab.embed(self.embed_tokens.get_value(), jnp.pad(tokens, (0, missing)), axes)
+
+    def _through_layers(
+        self, stream: Array, caches: tuple[Any, ...], step: Step, phase: Phase, axes: Axes
+    ) -> tuple[Array, tuple[Any, ...], tuple[Ring | None, ...]]:
+        split = [nnx.split(layer) for layer in self.layers]
+        rotation = self._rotation(step)
+        buffer = self._arriving(split, 0, axes)
+        after, rings = [], []
+        for i, (graph, held) in enumerate(split):
+            if buffer is not None:
+                held = staging.staged(held, self.along[i], buffer)
+            buffer = self._arriving(split, i + 1, axes)
+            stream, cache, ring = _layer(graph, held, stream, caches[i], step, rotation, phase)
+            after.append(cache)
+            rings.append(ring)
+        return stream, tuple(after), tuple(rings)
+
+    def _arriving(self, split: list[Any], i: int, axes: Axes) -> Array | None:
+        """The staging buffer of a layer, if it is kept by rows."""
+        if i >= len(split) or all(axis == staging.WHOLE for axis in self.along[i]):
+            return None
+        with jax.named_scope("weight_gather"):
+            return staging.arriving(split[i][1], self.along[i], axes)
+
+    def _rotation(self, step: Step) -> Rotation | None:
+        rotary = self.forms.rotary
+        return None if rotary is None else rotary.at(step.batch.positions(step.width).reshape(-1))
+
+    def _output(self, stream: Array, step: Step, phase: Phase, axes: Axes) -> Output:
+        with jax.named_scope("logits"):
+            rows = len(step.tokens)
+            if phase == "prefill":
+                rows = len(step.new)
+                last = jnp.arange(rows, dtype=step.new.dtype) * step.width + jnp.maximum(step.new - 1, 0)
+                stream = stream[last]
+            normed = rms_norm(stream, self.final_norm.get_value(), self.forms.eps)
+            head = self.embed_tokens if self.tied else self.lm_head
+            scores = vocab.logits(normed, head.get_value(), axes, self.vocab)
+            whole = vocab.whole_logits(scores, axes)[:rows, : self.vocab]
+            return Output(vocabulary.greedy(whole), whole)
+
+
+@partial(jax.jit, static_argnums=(0, 6))
+def _layer(
+    graph: Any, held: Any, stream: Array, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
+) -> tuple[Array, Any, Ring | None]:
+    """One layer; like layers share its trace."""
+    return nnx.merge(graph, held)(stream, cache, step, rotation, phase)
+
+
+def _along(model: Model, forms: Forms, part: Part, layer: int) -> staging.Along:
+    """For each leaf of a layer's parameters the axis that it is kept in parts along."""
+    shape, layout = model.layers[layer], part.layout
+    tree = jax.tree_util.tree_map_with_path(
+        lambda path, size: (
+            weights.shard_axis(size, layout.weight_shard)
+            if layer in part.sharded and weights.is_sharded(shape, path, layout)
+            else staging.WHOLE
+        ),
+        weights.layer_shapes(shape, layout),
+        is_leaf=weights.is_shape,
+    )
+    return tuple(jax.tree.leaves(nnx.split(DecoderLayer(shape, forms, layout, tree))[1]))
