@@ -1,60 +1,69 @@
-"""Random weights for a decoder, drawn on its devices: the same model under every layout."""
+"""Pseudo-random weights for a decoder, made on its devices: the same model under every layout.
 
+A value depends on its own indices alone (the finaliser of MurmurHash3 over them), so that no layout changes it and a
+rank makes only its part; and it compiles in a fraction of the time of a counter-based generator.
+"""
+
+import zlib
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import NamedSharding
+from jaxtyping import Array, Float, UInt32
 
 from layouts.decoder import weights
 from layouts.decoder.program import Program, StageProgram
 from layouts.gqa import GQA
 from layouts.gqa.sharded import repeated_kv
 
-_AROUND = 1 << 20  # number of what stands around the layers, past every layer's
+_MIX: Final = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 
 
 def drawn(program: Program, dtype: jax.typing.DTypeLike, seed: int = 0) -> tuple[Any, ...]:
     """Parameters of every stage. Products keep the size of their input; norms and other vectors lie around one."""
-    return program.load([_stage(stage, dtype, seed) for stage in program.stages])
+    return program.load([_stage(stage, jnp.dtype(dtype), seed) for stage in program.stages])
 
 
-def _stage(stage: StageProgram, dtype: jax.typing.DTypeLike, seed: int) -> Any:
-    key, specs = jax.random.key(seed), stage.weight_specs()
-    made: dict[str, Any] = {"layers": []}
-    for i, layer_specs in zip(stage.part.layers, specs["layers"], strict=True):
-        shapes = weights.layer_shapes(stage.model.layers[i], stage.part.layout)
-        made["layers"].append(_tree(stage, i, shapes, layer_specs, dtype, jax.random.fold_in(key, i)))
-    around = weights.model_shapes(stage.model, stage.part.layout)
-    around_specs = {name: specs[name] for name in around}
-    return made | _tree(stage, None, around, around_specs, dtype, jax.random.fold_in(key, _AROUND))
-
-
-def _tree(
-    stage: StageProgram, layer: int | None, shapes: Any, specs: Any, dtype: jax.typing.DTypeLike, key: jax.Array
-) -> Any:
-    attention = None if layer is None else stage.model.layers[layer].attention
+def _stage(stage: StageProgram, dtype: jnp.dtype, seed: int) -> Any:
+    specs, shapes = stage.weight_specs(), stage.weight_shapes()
 
     def leaf(path: Any, shape: tuple[int, ...], spec: Any) -> jax.Array:
-        name = weights.name_of(path)
-        # every leaf has a stream of its own, whatever else the stage holds
-        own = jax.random.fold_in(key, sum(ord(c) << (8 * (i % 3)) for i, c in enumerate(jax.tree_util.keystr(path))))
-        shared = attention if isinstance(attention, GQA) and name in ("kv_proj", "kv_bias") else None
-        ranks = stage.part.layout.attn_tp
+        layer = stage.part.layers[path[1].idx] if len(path) > 1 else None
+        place = f"{seed} {layer} {jax.tree_util.keystr(path[2:] if layer is not None else path)}"
+        shared = _shared_kv(stage, layer, path)
         if shared is not None:
             shape = (shared.kv_heads * 2 * shared.head_dim, *shape[1:])
-        return _draw(shape, jnp.dtype(dtype), shared, ranks, stage.sharding(spec))(own)
+        make = _maker(shape, dtype, shared, stage.part.layout.attn_tp, stage.sharding(spec))
+        return make(jnp.uint32(zlib.crc32(place.encode())))
 
     return jax.tree_util.tree_map_with_path(leaf, shapes, specs, is_leaf=weights.is_shape)
 
 
+def _shared_kv(stage: StageProgram, layer: int | None, path: Any) -> GQA | None:
+    """The attention whose KV heads stand here, to be repeated over the ranks."""
+    attention = None if layer is None else stage.model.layers[layer].attention
+    return attention if isinstance(attention, GQA) and weights.name_of(path) in ("kv_proj", "kv_bias") else None
+
+
 @cache
-def _draw(shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, sharding: NamedSharding) -> Any:
-    def make(key: jax.Array) -> jax.Array:
-        noise = jax.random.normal(key, shape, jnp.float32)
-        value = 1.0 + 0.1 * noise if len(shape) == 1 else noise * shape[-1] ** -0.5
-        value = value.astype(dtype)
+def _maker(shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, sharding: NamedSharding) -> Any:
+    def make(stream: UInt32[Array, ""]) -> jax.Array:
+        noise = _noise(shape, stream)
+        value = (1.0 + 0.1 * noise if len(shape) == 1 else noise * shape[-1] ** -0.5).astype(dtype)
         return value if shared is None else repeated_kv(shared, value, ranks)
 
     return jax.jit(make, out_shardings=sharding)
+
+
+def _noise(shape: tuple[int, ...], stream: UInt32[Array, ""]) -> Float[Array, "*shape"]:
+    """Values of mean 0 and variance 1, spread evenly."""
+    mixed = jnp.broadcast_to(stream, shape)
+    for axis in range(len(shape)):
+        mixed = (mixed ^ lax.broadcasted_iota(jnp.uint32, shape, axis)) * jnp.uint32(0x9E3779B1)
+        for shift, factor in _MIX:
+            mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+        mixed = mixed ^ (mixed >> 16)
+    return (mixed.astype(jnp.float32) * 2.0**-31 - 1.0) * 3**0.5

@@ -50,7 +50,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         name=name,
         hidden=text.size("hidden_size"),
         vocab=text.size("vocab_size"),
-        context_limit=text.size("max_position_embeddings", most=LARGEST_CONTEXT),
+        context_limit=text.size(_length_key(text), most=LARGEST_CONTEXT),
         tied=text.flag("tie_word_embeddings"),
         layers=body.layers,
         draft=drafted,
@@ -75,6 +75,11 @@ def _build(name_or_path: str) -> tuple[str, str, _Build]:
         raise ModelError(f"{name}: precision and defaults must be tables")
     build = _Build(str(table.get("draft", "none")), checked_formats(formats, name), MappingProxyType(dict(defaults)))
     return name.lower(), str(table["base"]), build
+
+
+def _length_key(text: Config) -> str:
+    """The longest context goes by either name."""
+    return "model_max_length" if text.has("model_max_length") else "max_position_embeddings"
 
 
 def _text_config(config: Config) -> Config:
