@@ -10,7 +10,6 @@ from layouts.audit.counts import AuditError
 
 # A dtype's width is the first number in its name: bf16, s4, f8e4m3fn, f4e2m1fn; a pred is a byte, a token none.
 _ARRAY: Final = re.compile(r"\b(pred|[a-z]+(\d*)\w*)\[([\d,]*)\]")
-_COMMENT: Final = re.compile(r"/\*.*?\*/")
 _HEADER: Final = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION: Final = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*)$")
 _NAME: Final = re.compile(r"%([\w.\-]+)")
@@ -83,7 +82,7 @@ def parse(text: str) -> Module:
             body = computations[header[2]] = {}
             entry = header[2] if header[1] else entry
         elif found := _INSTRUCTION.match(line):
-            body[found[1]] = _instruction(found[1], _COMMENT.sub("", found[2]))
+            body[found[1]] = _instruction(found[1], found[2])
     if not entry:
         raise AuditError("the text has no ENTRY computation: pass what compile().as_text() returns")
     return Module(computations, entry, _header_size(text, "replica_count") * _header_size(text, "num_partitions"))

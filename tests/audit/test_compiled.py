@@ -11,6 +11,7 @@ from hw.compat import COMPILE_TO_RUN_ONCE, automatic_mesh
 from hw.work import CollectiveKind
 from layouts import collectives
 from layouts.audit import AuditError, Message, compiled_messages, count, differences, traced_messages
+from layouts.audit.hlo import array_bytes
 
 NAMES = ("a", "b", "c")
 GATHER, SCATTER, REDUCE, EXCHANGE, SEND = (
@@ -89,6 +90,18 @@ def test_the_cpu_sends_types_it_does_not_compute_in_wider(dtype, wider):
     assert len(found) == (0 if wider == 1 else 3) and not any(d.same_bytes for d in found)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_worst_branch_counts(swapped):
+    branches = (lambda x: lax.psum(x, "a"), lambda x: lax.psum(lax.psum(x, "a") * 2, "b"))
+    traced, compiled = both(lambda x: lax.cond(x[0, 0] > 0, *(branches[::-1] if swapped else branches), x))
+    assert traced == compiled == {Message(REDUCE, 128, 2): 2}
+
+
+def test_a_loop_of_unknown_length_may_hold_what_does_not_count():
+    traced, compiled = both(lambda x: lax.psum(lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x), "a"))
+    assert traced == compiled == {Message(REDUCE, 128, 2): 1}
+
+
 def test_sums_of_one_group_are_joined():
     traced, compiled = both(lambda x: collectives.psum(x, ("c",)) * collectives.psum(x * x, ("c",)))
     (found,) = differences(traced, compiled)
@@ -142,6 +155,8 @@ channel_id=1, replica_groups=[4,2]<=[2,4]T(1,0), dimensions={0}
   %rss = ((f32[16,4]{1,0}), f32[4,4]{1,0}) async-start(%x), calls=%wrapped
   %rsd = f32[4,4]{1,0} async-done(%rss), calls=%wrapped
   %one = f32[16,4]{1,0} all-reduce(%x), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, to_apply=%add
+  %o = s32[2]{0} constant({0, 1})
+  %ragged = f32[16,4]{1,0} ragged-all-to-all(%x, %one, %o, %o, %o, %o), replica_groups={{0,1},{2,3},{4,5},{6,7}}
   %a2a = f32[16,4]{1,0} all-to-all(%one), replica_groups=mesh['a'=2,'b'=4] {'a','b':(1)2}, dimensions={0}
   %w = (s32[], bf16[8]{0}) while(%z), condition=%more, body=%turn, backend_config={"known_trip_count":{"n":"7"}}
   ROOT %out = f32[4,4]{1,0} copy(%rsd)
@@ -149,11 +164,22 @@ channel_id=1, replica_groups=[4,2]<=[2,4]T(1,0), dimensions={0}
 """
 
 
+def test_bytes_of_shapes():
+    assert array_bytes("pred[3]{0}") == 3
+    assert array_bytes("(f8e4m3fn[2,3]{1,0:T(8,128)}, s4[3]{0:E(4)}, token[], bf16[])") == 6 + 2 + 0 + 2
+
+
+def test_replicas_are_ranks_too():
+    found = compiled_messages(ASYNC.replace("num_partitions=8", "replica_count=2, num_partitions=8"))
+    assert found[Message(REDUCE, 16, 16)] == 7
+
+
 def test_asynchronous_pairs_count_once_and_every_form_of_group_is_read():
     assert compiled_messages(ASYNC) == {
         Message(GATHER, 2 * (16 * 4 * 4 + 2), 2): 1,  # three values of four bits take two bytes
         Message(SEND, 256, 0): 1,
         Message(SCATTER, 256, 4): 1,
+        Message(EXCHANGE, 256, 2): 1,
         Message(EXCHANGE, 256, 4): 1,
         Message(REDUCE, 16, 8): 7,
     }

@@ -82,6 +82,14 @@ def test_devices_make_no_difference():
     assert only(counted(body, mesh=mesh)) == expected
 
 
+def test_a_ragged_exchange_counts_its_operand():
+    def body(x):
+        room, of = jnp.zeros((9, 8), x.dtype), jnp.ones(4, jnp.int32)
+        return lax.ragged_all_to_all(x, room, of, of, of, of, axis_name="c")
+
+    assert only(counted(body)) == Exchanged(EXCHANGE, 128, 4, 1, ("c",), "")
+
+
 def test_ranks_numbers_and_marks_move_nothing():
     def body(x):
         return collectives.vary(x[:1] * 0 + collectives.axis_index(("a", "c")), NAMES)
@@ -133,10 +141,16 @@ def test_products():
     assert flops(backward, (2, 5, 7), (6, 5)) == 2 * (2 * 6 * 5 * 7)
 
     def conv(x, kernel):
-        numbers = ("NWC", "WIO", "NWC")
+        numbers = ("NWC", "OIW", "NWC")
         return lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=numbers, feature_group_count=2)
 
-    assert flops(conv, (1, 10, 4), (3, 2, 6)) == 2 * (8 * 6) * (3 * 2)  # 8 positions, 6 channels; 3 taps of 2 channels
+    assert flops(conv, (1, 10, 4), (6, 2, 3)) == 2 * (8 * 6) * (2 * 3)  # 8 positions, 6 channels; 2 channels, 3 taps
+
+    def scaled(x, y):
+        scales = jnp.ones((8, 2), jnp.float8_e8m0fnu)
+        return lax.scaled_dot(x, y, lhs_scale=scales, rhs_scale=scales[:5].T, preferred_element_type=jnp.float32)
+
+    assert flops(scaled, (8, 64), (64, 5), dtype=jnp.float8_e4m3fn) == 2 * 8 * 64 * 5
 
 
 def test_a_dot_under_shard_map_is_one_ranks():
@@ -182,6 +196,16 @@ def test_the_worst_branch_counts_and_a_note_says_so():
     assert [(e.axes, e.count) for e in found.collectives] == [(("a",), 1), (("b",), 1)]
     assert found.total_flops == 2 * 4 * 8 * 4 + 2 * 4 * 4 * 8
     assert found.notes == ("a cond's branches exchange 128, 256, 0 bytes in different ways: counted as the most",)
+
+
+def test_what_branches_hold_inside_is_told_too():
+    def inner(x):
+        y = lax.cond(x[0, 0] > 1, lambda y: lax.psum(y, "a"), lambda y: y, x)
+        return jax.pure_callback(np.sin, y, y)
+
+    found = counted(lambda x: lax.cond(x[0, 0] > 0, inner, inner, x))
+    assert found.left_out == ("pure_callback",)
+    assert found.notes == ("a cond's branches exchange 0, 128 bytes in different ways: counted as the most",)
 
 
 def test_branches_that_exchange_alike_need_no_note():
@@ -241,7 +265,7 @@ def test_kernels_and_callbacks_are_listed():
         target[...] = source[...] @ jnp.ones((8, 8), jnp.float32)
 
     def program(x):
-        call = pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((4, 8), jnp.float32), name="mine")
+        call = jax.jit(pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((4, 8), jnp.float32), name="mine"))
         return jax.ffi.ffi_call("theirs", jax.ShapeDtypeStruct((4, 8), jnp.float32))(call(call(x)))
 
     found = count(jax.make_jaxpr(program)(jnp.ones((4, 8))))
@@ -268,6 +292,20 @@ def test_every_axis_must_be_taken():
     program = jax.shard_map(lambda x: x @ x.T, mesh=MESH, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
     with pytest.raises(AuditError, match=r"leaves mesh axes \['b', 'c'\]"):
         count(jax.make_jaxpr(program)(jax.ShapeDtypeStruct((4, 8), jnp.float32)))
+
+
+def test_an_axis_of_one_rank_may_be_left():
+    single = abstract_mesh((16, 1), ("a", "b"))
+    program = jax.shard_map(lambda x: x @ x.T, mesh=single, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    assert count(jax.make_jaxpr(program)(jax.ShapeDtypeStruct((64, 8), jnp.float32))).total_flops == 2 * 4 * 8 * 4
+
+
+def test_one_program_under_two_meshes_has_two_sizes():
+    closed = jax.make_jaxpr(mapped(lambda x: lax.psum(x, "c")))(jax.ShapeDtypeStruct((64, 8), jnp.float32))
+    (first,) = closed.jaxpr.eqns
+    second = first.replace(params={**first.params, "mesh": abstract_mesh((4, 2, 2), NAMES)})
+    found = count(closed.jaxpr.replace(eqns=[first, second]))
+    assert [(e.size, e.count) for e in found.collectives] == [(4, 1), (2, 1)]
 
 
 def test_an_exchange_outside_any_mesh_is_an_error():
