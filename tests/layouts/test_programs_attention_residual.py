@@ -197,8 +197,20 @@ def test_a_read_by_hand(seed: int, blocks: int) -> None:
 
 
 def test_a_stream_without_blocks_is_read_as_it_is() -> None:
+    """At no cost, as engines do in layer 0."""
     states, read = random_stream(1, 3, 0)
     np.testing.assert_array_equal(mixture(as_stream(states), as_read(read), EPS), np.float32(states[0]))
+    assert not jax.make_jaxpr(functools.partial(mixture, eps=EPS))(as_stream(states), as_read(read)).eqns
+
+
+def test_empty_and_tiny_rows() -> None:
+    """Rows of padding are zeros and stay so; where squares are as small as epsilon, it holds the scores down."""
+    tiny, read = 3e-3 * np.eye(4), np.ones((2, 4))
+    found = np.asarray(MIX(as_stream([np.zeros((4, 4)), tiny]), as_read(read), EPS), np.float64)
+    # score of a tiny row: 3e-3 / sqrt(9e-6 / 4 + 1e-5); of zeros: 0
+    chance = 1 / (1 + np.exp(-3e-3 / np.sqrt(9e-6 / 4 + 1e-5)))
+    np.testing.assert_allclose(found, chance * tiny, rtol=1e-5)
+    np.testing.assert_array_equal(MIX(as_stream([np.zeros((1, 4))] * 2), as_read(read), EPS), np.zeros((1, 4)))
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -324,8 +336,10 @@ def test_weights_and_bytes() -> None:
 
 
 def test_a_read_takes_its_weights_by_name() -> None:
-    tree = {f"{name}_{part}": jnp.full((1,), i) for i, name in enumerate((ATTENTION, FFN)) for part in ("norm", "proj")}
-    assert [int(read_of(tree, name).norm[0]) for name in (ATTENTION, FFN)] == [0, 1]
+    names = [tensor.name for tensor in (*PUBLISHED.layer_tensors(), *PUBLISHED.output_tensors())]
+    tree = {name: jnp.full((1,), i) for i, name in enumerate(names)}
+    found = [[int(x[0]) for x in read_of(tree, name)] for name in (ATTENTION, FFN, OUTPUT)]
+    assert found == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize(("hidden", "block_size"), [(0, 12), (7168, 0), (7168, -1), (7168, True)])
