@@ -162,10 +162,8 @@ def _choose(
 
 def _among(chosen: Int[Array, "requests verify count"], context: int) -> Bool[Array, "requests verify context"]:
     """Which positions are chosen."""
-    requests, verify = chosen.shape[:2]
-    request, row = jnp.arange(requests)[:, None, None], jnp.arange(verify)[None, :, None]
-    inside = jnp.where(chosen < 0, context, chosen)  # a negative index would count from the end
-    return jnp.zeros((requests, verify, context), bool).at[request, row, inside].set(True, mode="drop")
+    positions = jnp.arange(context, dtype=chosen.dtype)[None, None, None, :]
+    return (chosen[..., None] == positions).any(axis=2)
 
 
 def _layer_norm(

@@ -5,11 +5,8 @@ import numpy as np
 from tests.layouts.attention_oracle import norm, turn
 
 
-def choice(indexer, w, hidden, low, new, angles, interleaved, eps):
-    """Sorted positions that each of the last `new` of one request's tokens chooses, equal scores by the lowest.
-
-    Scores that differ must differ by more than rounding, or the programs could rightly choose otherwise.
-    """
+def scores(indexer, w, hidden, low, new, angles, interleaved, eps):
+    """Of each of the last `new` of one request's tokens: its scores of all tokens that it sees."""
     key = hidden @ w["index_k_proj"].T
     key = (key - key.mean(axis=1, keepdims=True)) / np.sqrt(key.var(axis=1, keepdims=True) + eps)
     key = key * w["index_k_norm"][: indexer.head_dim] + w["index_k_norm"][indexer.head_dim :]
@@ -18,17 +15,24 @@ def choice(indexer, w, hidden, low, new, angles, interleaved, eps):
     if angles is not None:
         key = turn(key, angles, interleaved)
         query = np.stack([turn(query[:, h], angles, interleaved) for h in range(indexer.heads)], axis=1)
-    weight = hidden @ w["index_weights_proj"].T
+    weight = hidden @ w["index_weights_proj"].T / np.sqrt(indexer.heads * indexer.head_dim)
+    rows = range(len(hidden) - new, len(hidden))
+    return [np.maximum(key[: row + 1] @ query[row].T, 0) @ weight[row] for row in rows]
+
+
+def choice(topk, scores):
+    """Sorted positions of the highest scores of each row, equal ones by the lowest position.
+
+    Scores that differ must differ by more than rounding, or the programs could rightly choose otherwise.
+    """
     chosen = []
-    for row in range(len(hidden) - new, len(hidden)):
-        dots = np.maximum(key[: row + 1] @ query[row].T, 0)
-        score = dots @ weight[row] / np.sqrt(indexer.heads * indexer.head_dim)
-        order = np.lexsort((np.arange(row + 1), -score))
+    for score in scores:
+        order = np.lexsort((np.arange(len(score)), -score))
         ranked = score[order]
-        if row >= indexer.topk:
-            gap = ranked[indexer.topk - 1] - ranked[indexer.topk]
+        if len(score) > topk:
+            gap = ranked[topk - 1] - ranked[topk]
             assert gap == 0 or gap > 1e-4, "a choice is close: take another seed"
-        chosen.append(np.sort(order[: indexer.topk]))
+        chosen.append(np.sort(order[:topk]))
     return chosen
 
 

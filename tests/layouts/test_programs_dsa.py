@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import layouts.dsa.reference as reference
 import layouts.dsa.sharded as sharded
 import layouts.mla.reference as mla_reference
-from layouts.cache import Batch, KVPool
+from layouts.cache import Batch
 from layouts.collectives import psum
 from layouts.dsa import Indexer
 from layouts.dsa.reference import IndexForm
@@ -23,129 +23,28 @@ from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 from layouts.mla import MLA
 from layouts.rotary import Rotation
 from layouts.serving.errors import EngineRuleError
-from layouts.serving.owner import owner, row
-from tests.layouts import dsa_oracle as oracle
+from tests.layouts.dsa_problem import (
+    EPS,
+    LENGTHS,
+    SCALE,
+    SHORT,
+    TOPK,
+    Problem,
+    floats,
+    indexer_of,
+    laid_out,
+    relative,
+    shared_of,
+)
 
 GOLDENS = np.load(pathlib.Path(__file__).parents[1] / "goldens" / "dsa.npz")
-EPS, CONTEXT, TOPK, SCALE = 1e-5, 40, 6, 0.3
-# tokens that a request has after the step; None is an idle row. One has fewer than it may choose.
-LENGTHS = (25, 3, None, 40)
 SHAPES = {
     "low-rank query": MLA(32, 16, 12, 16, 8, 4, 6, False, Indexer(32, 12, 8, 8, TOPK, False)),
     "full-rank query": MLA(32, 16, 0, 16, 8, 4, 6, False, Indexer(32, 0, 8, 8, TOPK, False)),
+    "low-rank query, index of the hidden state": MLA(32, 16, 12, 16, 8, 4, 6, False, Indexer(32, 0, 8, 8, TOPK, False)),
     # relu leaves half of the scores of one head at zero: most choices are decided between equals
     "ties": MLA(32, 16, 12, 16, 8, 4, 6, False, Indexer(32, 12, 1, 8, TOPK, False)),
 }
-
-
-def indexer_of(shape):
-    assert shape.indexer is not None
-    return shape.indexer
-
-
-def shared_of(shape):
-    return dataclasses.replace(shape, indexer=dataclasses.replace(indexer_of(shape), shared=True))
-
-
-def relative(found, expected):
-    return np.abs(np.asarray(found, np.float64) - expected).max() / np.abs(expected).max()
-
-
-def floats(tree):
-    return {k: jnp.asarray(v, jnp.float32) for k, v in tree.items()}
-
-
-def made_weights(shape, random):
-    """Float64 weights of the oracle, and those of the programs."""
-    sizes = sharded.weight_shapes(shape)
-    del sizes["w_kc"], sizes["w_vc"]
-    sizes["kv_b_proj"] = (shape.heads * (shape.nope + shape.v), shape.kv_lora)
-    w = {
-        name: random.normal(size=size) + 1 if len(size) == 1 else random.normal(size=size) / np.sqrt(size[-1])
-        for name, size in sizes.items()
-    }
-    ours = {name: value for name, value in w.items() if name != "kv_b_proj"}
-    ours["w_kc"], ours["w_vc"] = mla_reference.absorb(shape, jnp.asarray(w["kv_b_proj"], jnp.float32))
-    return w, floats(ours)
-
-
-class Problem:
-    """A full layer and one that shares its choice, each with hidden states of its own, of requests with a past."""
-
-    def __init__(self, shape, requests, verify, turned, interleaved=False):
-        random = np.random.default_rng(3)
-        self.shapes = shape, shared_of(shape)
-        self.verify, self.turned, self.form = verify, turned, IndexForm(interleaved)
-        self.lengths = [LENGTHS[i % len(LENGTHS)] for i in range(requests)]
-        self.checkpoints, self.weights = zip(*(made_weights(shape, random) for shape in self.shapes), strict=True)
-        counts = [verify if length is None else length for length in self.lengths]
-        self.hidden = [[random.normal(size=(n, shape.hidden)) for n in counts] for _ in self.shapes]
-        self.starts = np.array([n - verify for n in counts], np.int32)
-
-    @property
-    def live(self):
-        return np.array([length is not None for length in self.lengths])
-
-    @property
-    def rows(self):
-        """Rows of the step, a layer."""
-        return tuple(
-            jnp.asarray(np.concatenate([h[-self.verify :] for h in layer]), jnp.float32) for layer in self.hidden
-        )
-
-    def angles(self, positions):
-        return np.asarray(positions)[:, None] * 0.5 ** np.arange(2) if self.turned else None
-
-    def rotation(self, positions):
-        if (angles := self.angles(positions)) is None:
-            return None
-        return Rotation(jnp.asarray(np.cos(angles), jnp.float32), jnp.asarray(np.sin(angles), jnp.float32), True)
-
-    @property
-    def new_rotation(self):
-        return self.rotation((self.starts[:, None] + np.arange(self.verify)).reshape(-1))
-
-    @functools.cached_property
-    def expected(self):
-        """Of each request that is not idle: positions chosen, (verify, count or fewer), and rows of both layers."""
-        out = []
-        for full, shared in np.array([*zip(*self.hidden, strict=True)], object)[self.live]:
-            angles = self.angles(np.arange(len(full)))
-            low, _ = oracle.low_rank(self.shapes[0], self.checkpoints[0], full, EPS)
-            chosen = oracle.choice(
-                indexer_of(self.shapes[0]), self.checkpoints[0], full, low, self.verify, angles, *self.form
-            )
-            rows = [
-                oracle.attention(shape, w, hidden, chosen, SCALE, EPS, angles, True)
-                for shape, w, hidden in zip(self.shapes, self.checkpoints, (full, shared), strict=True)
-            ]
-            out.append((chosen, *rows))
-        return out
-
-    @functools.cached_property
-    def cached(self):
-        """What is cached of every token: latents of both layers and the index keys, a list of requests each."""
-        rotation = self.rotation(np.concatenate([np.arange(len(h)) for h in self.hidden[0]]))
-        full, shared = (jnp.asarray(np.concatenate(layer), jnp.float32) for layer in self.hidden)
-        low, _ = mla_reference.low_rank(self.shapes[0], self.weights[0], full, EPS)
-        keys = reference.project_index(indexer_of(self.shapes[0]), self.weights[0], full, low, rotation, self.form).key
-        latents = [
-            mla_reference.project(shape, w, hidden, rotation, EPS)[1]
-            for shape, w, hidden in zip(self.shapes, self.weights, (full, shared), strict=True)
-        ]
-        ends = np.cumsum([len(h) for h in self.hidden[0]])[:-1]
-        return [np.split(np.asarray(values), ends) for values in (*latents, keys)]
-
-    def check(self, outputs, chosen):
-        """Rows and choices of the requests that are not idle."""
-        chosen = np.asarray(chosen)[self.live]
-        assert chosen.shape[1:] == (self.verify, TOPK)
-        for i, (positions, *rows) in enumerate(self.expected):
-            for found, want in zip(chosen[i], positions, strict=True):
-                np.testing.assert_array_equal(np.sort(found), np.pad(want, (TOPK - len(want), 0), constant_values=-1))
-            for output, want in zip(outputs, rows, strict=True):
-                found = np.asarray(output).reshape(len(self.lengths), self.verify, -1)[self.live][i]
-                assert relative(found, want) < 2e-5
 
 
 @pytest.mark.parametrize(
@@ -158,10 +57,10 @@ class Problem:
     ],
 )
 def test_reference_equals_the_oracle(name, verify, turned, interleaved):
-    problem = Problem(SHAPES[name], 4, verify, turned, interleaved)
+    problem = Problem(SHAPES[name], verify, turned, interleaved)
     caches = []
     for values in problem.cached:
-        cache = np.zeros((4, CONTEXT, values[0].shape[1]), np.float32)
+        cache = np.zeros((4, problem.context, values[0].shape[1]), np.float32)
         for line, tokens, start in zip(cache, values, problem.starts, strict=True):
             line[:start] = tokens[:start]
         caches.append(jnp.asarray(cache))
@@ -174,41 +73,17 @@ def test_reference_equals_the_oracle(name, verify, turned, interleaved):
     problem.check(outputs, chosen)
 
 
-def placed(values, counts, lines, rows, copies, ranks, interleave):
-    """Memory of the ranks of a group, one after another, with the first of each request's values; else NaN."""
-    memory = np.full((copies, rows, values[0].shape[-1]), np.nan, np.float32)
-    for tokens, count, slots in zip(values, counts, lines, strict=True):
-        where, index = owner(slots[:count], ranks, interleave), row(slots[:count], ranks, interleave)
-        for rank in range(copies):
-            memory[rank, index[where == rank % ranks]] = tokens[:count][where == rank % ranks]
-    return memory
-
-
-def laid_out(problem, layout, design, page_interleave):
-    """The three pools before the step, after it, and the batch of each attention group, joined."""
-    before, after, batches = [], [], []
-    own = len(problem.lengths) // layout.attn_dp
-    cut = layout.dcp if design == "sharded" else 1
-    for first in range(0, len(problem.lengths), own):
-        mine = slice(first, first + own)
-        pool = KVPool(60, 2, layout.dcp, own, CONTEXT, page_interleave)
-        requests = [None if length is None else pool.admit() for length in problem.lengths[mine]]
-        lines = [
-            np.zeros(0, np.int32) if r is None else pool.extend(r, length)
-            for r, length in zip(requests, problem.lengths[mine], strict=True)
-        ]
-        rows = pool.rows_a_rank
-        latents, keys = (rows, layout.attn_tp, layout.dcp), (rows * layout.dcp // cut, cut, cut)
-        ends = [len(line) for line in lines]
-        for pools, counts in ((before, np.minimum(problem.starts[mine], ends)), (after, ends)):
-            pools.append(
-                [placed(values[mine], counts, lines, *kind, pool.interleave)
-                for values, kind in zip(problem.cached, (latents, latents, keys), strict=True)]
-            )  # fmt: skip
-        batches.append(pool.batch(requests, problem.verify))
-    slots, lengths = (jnp.concatenate([getattr(b, n) for b in batches]) for n in ("slots", "lengths"))
-    joined = ([np.stack(group) for group in zip(*pools, strict=True)] for pools in (before, after))
-    return *joined, Batch(slots, lengths, batches[0].interleave)
+def test_scores_equal_the_oracle():
+    problem = Problem(SHAPES["low-rank query"], 3, True)
+    ends = np.cumsum([len(h) for h in problem.hidden[0]])
+    for i, expected in zip(np.flatnonzero(problem.live), problem.scores, strict=True):
+        length = len(problem.hidden[0][i])
+        own = jax.tree.map(lambda x, first=ends[i] - length, last=ends[i]: x[first:last], problem.indexed)
+        seen = jnp.asarray(np.tri(length, dtype=bool))[None]
+        found = np.asarray(reference.scores(own, own.key[None], seen))[0]
+        for row, want in zip(found[-3:], expected, strict=True):
+            assert relative(row[: len(want)], want) < 1e-5
+            assert (row[len(want) :] == -np.inf).all()
 
 
 def program(shapes, layout, mesh, design, form):
@@ -239,20 +114,30 @@ def layout_of(degrees, backend):
 
 
 @pytest.mark.parametrize(
-    ("name", "degrees", "backend", "design", "verify", "page_interleave"),
+    ("name", "degrees", "backend", "design", "verify", "page_interleave", "lengths"),
     [
-        ("low-rank query", (1, 1, 1), "a2a", "replicated", 3, False),
-        ("low-rank query", (2, 8, 8), "a2a", "replicated", 3, True),
-        ("low-rank query", (2, 8, 8), "ag_rs", "sharded", 3, False),  # ranks hold fewer tokens than a row chooses
-        ("ties", (1, 16, 4), "ag_rs", "replicated", 3, False),  # four DCP groups in an attention group
-        ("ties", (1, 16, 4), "a2a", "sharded", 1, True),
-        ("ties", (2, 8, 2), "ag_rs", "sharded", 3, False),
-        ("full-rank query", (4, 4, 2), "fi_a2a", "sharded", 3, True),
-        ("full-rank query", (4, 4, 1), "a2a", "sharded", 1, False),
+        ("low-rank query", (1, 1, 1), "a2a", "replicated", 3, False, LENGTHS),
+        ("low-rank query", (2, 8, 8), "a2a", "replicated", 3, True, LENGTHS),
+        (
+            "low-rank query",
+            (2, 8, 8),
+            "ag_rs",
+            "sharded",
+            3,
+            False,
+            LENGTHS,
+        ),  # ranks hold fewer tokens than a row chooses
+        ("ties", (1, 16, 4), "ag_rs", "replicated", 3, False, LENGTHS),  # four DCP groups in an attention group
+        ("ties", (1, 16, 4), "a2a", "sharded", 1, True, LENGTHS),
+        ("ties", (2, 8, 2), "ag_rs", "sharded", 3, False, LENGTHS),
+        ("full-rank query", (4, 4, 2), "fi_a2a", "sharded", 3, True, LENGTHS),
+        ("low-rank query, index of the hidden state", (4, 4, 1), "a2a", "sharded", 1, False, LENGTHS),
+        ("low-rank query", (1, 2, 2), "ag_rs", "sharded", 3, False, SHORT),
+        ("low-rank query", (1, 2, 2), "a2a", "replicated", 3, False, SHORT[1:]),
     ],
 )
-def test_in_every_cut(name, degrees, backend, design, verify, page_interleave):
-    problem = Problem(SHAPES[name], 4, verify, turned=name != "ties")
+def test_in_every_cut(name, degrees, backend, design, verify, page_interleave, lengths):
+    problem = Problem(SHAPES[name], verify, turned=name != "ties", lengths=lengths)
     layout = layout_of(degrees, backend)
     before, after, batch = laid_out(problem, layout, design, page_interleave)
     pools = [jnp.asarray(pool.reshape(-1, pool.shape[-1])) for pool in before]
@@ -328,14 +213,16 @@ def test_reference_equals_transformers():
 
 @pytest.mark.parametrize(("interleaved", "name"), [(True, "full"), (False, "half_split")])
 def test_index_equals_both_families_of_transformers(interleaved, name):
-    weights, hidden = golden_weights("full"), jnp.asarray(GOLDENS["x"][0].reshape(-1, 24))
-    low, _ = mla_reference.low_rank(GOLDEN, weights, hidden, 1e-6)
-    rotation = golden_rotation(0, 24)
-    indexed = reference.project_index(indexer_of(GOLDEN), weights, hidden, low, rotation, IndexForm(interleaved))
-    seen = jnp.broadcast_to(jnp.tril(jnp.ones((24, 24), bool)), (2, 24, 24))
-    score = reference.scores(indexed, indexed.key.reshape(2, 24, 8), seen)
-    positions = jnp.broadcast_to(jnp.arange(24, dtype=jnp.int32)[None, None], score.shape)
-    chosen = np.sort(np.asarray(reference.best(score, positions, 6)[1]), axis=-1)
+    @jax.jit
+    def choice(weights, hidden, rotation):
+        low, _ = mla_reference.low_rank(GOLDEN, weights, hidden, 1e-6)
+        indexed = reference.project_index(indexer_of(GOLDEN), weights, hidden, low, rotation, IndexForm(interleaved))
+        seen = jnp.broadcast_to(jnp.tril(jnp.ones((24, 24), bool)), (2, 24, 24))
+        score = reference.scores(indexed, indexed.key.reshape(2, 24, 8), seen)
+        return reference.best(score, jnp.broadcast_to(jnp.arange(24)[None, None], score.shape), 6)[1]
+
+    hidden = jnp.asarray(GOLDENS["x"][0].reshape(-1, 24))
+    chosen = np.sort(choice(golden_weights("full"), hidden, golden_rotation(0, 24)), axis=-1)
     np.testing.assert_array_equal(chosen[:, 6:], GOLDENS[f"{name}/chosen"])
 
 
