@@ -1,15 +1,15 @@
 """Make decoders/NAME/: whole decoders of transformers, small and with random float32 weights, and their logits.
 
-Each folder is a checkpoint as `save_pretrained` writes it (`config.json`, `model.safetensors`) and `logits.npz`: `tokens`
-of two requests, and the `logits` of the last 24 of them from one forward pass over all (float32, eager attention).
-Every norm, bias, sink and correction bias is drawn, so that one which is dropped or swapped shows in the logits.
+Each folder is a checkpoint as `save_pretrained` writes it (`config.json`, `model.safetensors`) and `logits.npz`: the
+`tokens` of two requests, and the `logits` of the last 24 of them from one forward pass over all (float32, eager
+attention). Every norm, bias, sink and correction bias is drawn, so that one dropped or swapped shows in the logits.
 
-Two programs agree on a top-k (of a router, its groups or an indexer) only where its boundary is clear of rounding. Seeds
-are tried from 0 until no token of any layer has a gap below LEAST_GAP there; the seed and its gap are printed.
+Two programs agree on a top-k (of a router, its groups or an indexer) only where its boundary is clear of rounding.
+Seeds are tried from 0 until no token of any layer has a gap below LEAST_GAP there; seed and gap are printed.
 
-Keys in which published configs say more than transformers writes (`topk_method`, `linear_attn_config`, ...) are handed to
-its configs and come back in `config.json`. The epsilon is 1e-6 throughout: some norms of these classes hold that value
-whatever `rms_norm_eps` says.
+Keys in which published configs say more than transformers writes (`topk_method`, `linear_attn_config`, ...) are handed
+to its configs and come back in `config.json`. The epsilon is 1e-6 throughout: some norms of these classes hold that
+value whatever `rms_norm_eps` says.
 
 Run aside, in an environment of its own (the suite needs no torch):
     pip install torch==2.13.0 transformers==5.24.0 numpy
