@@ -50,15 +50,7 @@ def architecture_of(folder: Folder) -> str:
     return known[0]
 
 
-def views(
-    model: Model,
-    folder: Folder,
-    architecture: str,
-    *,
-    attn_tp: int,
-    vocab_tp: int,
-    residual: AttentionResidual | None = None,
-) -> dict[str, Any]:
+def views(model: Model, folder: Folder, architecture: str, *, attn_tp: int, vocab_tp: int) -> dict[str, Any]:
     """A view for every weight of the model's program, in the tree in which the decoder holds them.
 
     {embed_tokens, final_norm, lm_head unless tied, layers: [{input_norm, attention, post_attention_norm, ffn}]}; KV
@@ -78,11 +70,9 @@ def views(
         "embed_tokens": vocabulary(f"{body}embed_tokens.weight"),
         "final_norm": claims.tensor(f"{body}norm.weight", (model.hidden,)),
         **({} if model.tied else {"lm_head": vocabulary(head)}),
-        **_residual(claims, body, residual, OUTPUT),
+        **_residual(claims, body, model.residual, OUTPUT),
         "layers": [
-            _layer(claims, naming, f"{body}layers.{i}.", layer, attn_tp)
-            | _residual(claims, f"{body}layers.{i}.", residual, ATTENTION, FFN)
-            for i, layer in enumerate(model.layers)
+            _layer(claims, naming, f"{body}layers.{i}.", layer, attn_tp) for i, layer in enumerate(model.layers)
         ],
     }
     claims.check(_ignored(model, claims, naming, body, head))
@@ -96,6 +86,7 @@ def _layer(claims: Claims, naming: Naming, name: str, layer: Layer, attn_tp: int
         "attention": attention(claims, f"{name}self_attn.", layer.attention, attn_tp),
         "post_attention_norm": claims.tensor(norms[1], (layer.hidden,)),
         "ffn": naming.ffn(claims, name, layer.ffn),
+        **_residual(claims, name, layer.residual, ATTENTION, FFN),
     }
 
 
