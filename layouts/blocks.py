@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Final
 
 import layouts.dense.work as dense
@@ -10,7 +11,7 @@ import layouts.kda.work as kda
 import layouts.mla.work as mla
 import layouts.moe.work as moe
 from hw.work import CollectiveKind
-from layouts.expression import ONE, ZERO, Expr, total
+from layouts.expression import ONE, ZERO, Expr, Number, total
 from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
@@ -18,7 +19,7 @@ from layouts.models.layer import Layer
 from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.op import Op, exchange, gemms
-from layouts.residual.work import norm
+from layouts.residual.work import block_bytes, norm
 from layouts.symbols import (
     ATTN_CP,
     ATTN_TP,
@@ -26,14 +27,17 @@ from layouts.symbols import (
     BY_MAX_LEN,
     BY_ONE_GROUP,
     BY_SUM_LEN,
+    COPIES_IN_GROUP,
     DRAFT_ROWS,
     DRAFT_TOKENS,
     DRAFT_VERIFY,
-    MOE_DP,
+    EXPERT_GROUP,
+    LOGIT_ROWS,
     MOE_ROWS,
     PP,
     ROWS,
     TP,
+    VOCAB_GROUPS,
 )
 from layouts.tensor import Precision, Tensor
 from layouts.vocab.work import embed, logits
@@ -84,9 +88,14 @@ class StepBlocks:
 def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
     """Blocks of a decode step (embedding, layers, logits, draft passes) or of a prefill chunk (no draft)."""
     precision = model.precision
-    layers = tuple(_layer_block(layer, layer.label, precision, prefill) for layer in model.kinds)
-    head = Block("head", (*embed(model.hidden), *_stage_hops(model.hidden)))
-    tail = Block("tail", (*logits(_lm_head(model), precision), *(() if prefill else _commit(model))))
+    layers = tuple(
+        _layer_block(layer, layer.label, precision, prefill, model.layers_of_kind(kind))
+        for kind, layer in enumerate(model.kinds)
+    )
+    head = Block("head", (*embed(model.hidden), *_stage_hops(model)))
+    tail = Block(
+        "tail", (*_last_norm(model), *logits(_lm_head(model), precision), *(() if prefill else _commit(model)))
+    )
     draft, passes = ((), 0) if prefill or model.draft is None else (_draft_blocks(model), model.draft.passes)
     target = tuple(1 + kind for kind in model.kind_of_layer)
     drafted = _draft_sequence(model, 2 + len(layers)) * passes
@@ -98,61 +107,97 @@ def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
     )
 
 
-def _layer_block(layer: Layer, name: str, precision: Precision, prefill: bool = False) -> Block:
+def _layer_block(
+    layer: Layer, name: str, precision: Precision, prefill: bool = False, places: Sequence[int] = ()
+) -> Block:
+    """`places`: which layers of the model are of this kind; only a mixing stream needs to know."""
     tensors = layer.tensors()
-    split = len(layer.attention.tensors())
+    attention, ffn = len(layer.attention.tensors()), len(layer.ffn.tensors())
+    before, after = (0, 0) if layer.residual is None else layer.residual.mean_blocks(places)
     ops = (
-        norm("input_norm", ROWS, layer.hidden),
-        *_body(layer, prefill)(layer.attention, tensors[:split], precision),
+        norm("input_norm", ROWS, layer.hidden, before),
+        *_body(layer, prefill)(layer.attention, tensors[:attention], precision),
         *(_prompt_gather(layer, precision) if prefill else ()),
-        *_feed_forward(layer, tensors[split:], precision),
+        *_feed_forward(layer, tensors[attention : attention + ffn], precision, after),
         *weight_gather(tensors, precision),
     )
     return Block(name, ops, gathered_bytes(tensors, precision))
+
+
+def _last_norm(model: Model) -> tuple[Op, ...]:
+    """The norm before the logits, on the rows whose logits are wanted."""
+    blocks = 0 if model.residual is None else model.residual.blocks_before(len(model.layers))
+    return (norm("final_norm", LOGIT_ROWS / VOCAB_GROUPS, model.hidden, blocks),)
 
 
 def _body(layer: Layer, prefill: bool) -> Body:
     return (_PREFILL if prefill else _DECODE)[type(layer.attention)]
 
 
-def _feed_forward(layer: Layer, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
+def _feed_forward(layer: Layer, tensors: Sequence[Tensor], precision: Precision, blocks: Number) -> tuple[Op, ...]:
     """From attention output to the next layer's input: sum over the attention group, MLP or experts, sum again."""
     if isinstance(layer.ffn, MoE):
+        to_experts, from_experts = (_around_latent if layer.ffn.latent else _around_experts)(layer.ffn)
+        # a mixture is read of the rows that a rank keeps, before others join them
+        rows = MOE_ROWS if layer.residual is None else _kept_rows()
         return (
-            *_to_experts(layer.hidden),
-            norm("post_attention_norm", MOE_ROWS, layer.hidden),
+            *to_experts,
+            norm("post_attention_norm", rows, layer.hidden, blocks),
             *moe.work(layer.ffn, tensors, precision),
-            *_from_experts(layer.hidden),
+            *from_experts,
         )
     whole = ROWS * (_BF16 * layer.hidden)
     return (
         exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, whole, ATTN_TP),
-        norm("post_attention_norm", ROWS, layer.hidden),
+        norm("post_attention_norm", ROWS, layer.hidden, blocks),
         *dense.work(layer.ffn, tensors, precision),
         exchange("mlp_all_reduce", CollectiveKind.ALL_REDUCE, whole, ATTN_TP),
     )
 
 
-def _to_experts(hidden: int) -> tuple[Op, ...]:
-    """Rows scattered over the attention group (then dispatched, or gathered by all), or summed where they are."""
-    own, every = ROWS * (_BF16 * hidden), MOE_ROWS * (_BF16 * hidden)
+def _around_experts(ffn: MoE) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """Rows scattered over the attention group (then dispatched, or gathered by all), or summed where they are; and the
+    way back, at whose end each rank has all rows of its attention group."""
+    own, every = ROWS * (_BF16 * ffn.hidden), MOE_ROWS * (_BF16 * ffn.hidden)
     scattered = BY_ALL_TO_ALL + BY_MAX_LEN
-    return (
+    there = (
         exchange("attention_reduce_scatter", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=scattered),
-        exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, TP / MOE_DP, share=BY_MAX_LEN),
-        exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, TP / MOE_DP, share=BY_SUM_LEN),
+        exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, EXPERT_GROUP, share=BY_MAX_LEN),
+        exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN),
         exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, own, ATTN_TP, share=BY_ONE_GROUP),
     )
-
-
-def _from_experts(hidden: int) -> tuple[Op, ...]:
-    """The way back: each rank ends with all rows of its attention group."""
-    own, every = ROWS * (_BF16 * hidden), MOE_ROWS * (_BF16 * hidden)
-    return (
-        exchange("dp_reduce_scatter", CollectiveKind.REDUCE_SCATTER, every, TP / MOE_DP, share=BY_MAX_LEN),
-        exchange("moe_all_reduce", CollectiveKind.ALL_REDUCE, every, TP / MOE_DP, share=BY_SUM_LEN + BY_ONE_GROUP),
-        exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=BY_ALL_TO_ALL + BY_MAX_LEN),
+    back = (
+        exchange("dp_reduce_scatter", CollectiveKind.REDUCE_SCATTER, every, EXPERT_GROUP, share=BY_MAX_LEN),
+        exchange("moe_all_reduce", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN + BY_ONE_GROUP),
+        exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=scattered),
     )
+    return there, back
+
+
+def _around_latent(ffn: MoE) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """On a latent width the experts' sum has a norm behind it, so what is gathered is summed before it leaves them,
+    latent and shared part in one message, and every rank has the whole of it (SGLang 0.5.23, models/kimi_k3.py: rows
+    are read once the attention's sum is complete, then gathered)."""
+    own, every = ROWS * (_BF16 * ffn.hidden), MOE_ROWS * (_BF16 * ffn.hidden)
+    gathered = BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP
+    summed = MOE_ROWS * (_BF16 * (ffn.latent + (ffn.hidden if ffn.shared_intermediate else 0)))
+    there = (
+        exchange("attention_reduce_scatter", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=BY_ALL_TO_ALL),
+        exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, own, ATTN_TP, share=gathered),
+        exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, EXPERT_GROUP, share=BY_MAX_LEN),
+        exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN),
+    )
+    back = (
+        exchange("moe_latent_all_reduce", CollectiveKind.ALL_REDUCE, summed, EXPERT_GROUP, share=gathered),
+        exchange("moe_copies_gather", CollectiveKind.ALL_GATHER, own, COPIES_IN_GROUP, share=BY_MAX_LEN),
+        exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=BY_ALL_TO_ALL),
+    )
+    return there, back
+
+
+def _kept_rows() -> Expr:
+    """Rows that a rank keeps between attention and experts: its part of the group's where they travel, else all."""
+    return ROWS / ATTN_TP * BY_ALL_TO_ALL + ROWS * (BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
 
 
 def _prompt_gather(layer: Layer, precision: Precision) -> tuple[Op, ...]:
@@ -161,9 +206,11 @@ def _prompt_gather(layer: Layer, precision: Precision) -> tuple[Op, ...]:
     return (exchange("cp_kv_all_gather", CollectiveKind.ALL_GATHER, held, ATTN_CP, stride=ATTN_TP),) if held else ()
 
 
-def _stage_hops(hidden: int) -> tuple[Op, ...]:
-    """Hidden states and residual handed from stage to stage: pp - 1 sends of a micro-batch's rows."""
-    hop = ROWS * (2 * _BF16 * hidden)
+def _stage_hops(model: Model) -> tuple[Op, ...]:
+    """Hidden states and residual handed from stage to stage, and the blocks so far of a mixing stream (half of all on
+    average): pp - 1 sends of a micro-batch's rows."""
+    blocks = 0 if model.residual is None else Fraction(model.residual.blocks_before(len(model.layers)), 2)
+    hop = ROWS * (2 * _BF16 * model.hidden) + block_bytes(ROWS, model.hidden, blocks)
     return (exchange("pp_send", CollectiveKind.SEND, hop * PP + hop * -1, PP, stride=TP),)
 
 

@@ -95,10 +95,13 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
     gathered = 1.0 - exchanged
     replicated = (1.0 - gathers_queries) * several["dcp"]
     whole_attention = 1.0 - several["attn_tp"]
-    apart = _above_one(cut.attn_dp * cut.attn_cp)  # groups with rows of their own
+    groups, copies = _above_one(cut.attn_dp * cut.attn_cp), several["moe_dp"]  # rows of their own, experts of their own
+    summed = groups * cut.weight("padding=sum_len")
+    apart = groups + copies - groups * copies
+    expert_group = cut.tp / cut.moe_dp
     return {
         "dense_tp": cut.attn_tp,
-        "shared_tp": (cut.tp / cut.moe_dp) ** gathered,
+        "shared_tp": expert_group**gathered,
         "gathers_attention": whole_attention,
         "gathers_moe": exchanged,
         "attention_shard": cut.weight_shard**whole_attention,
@@ -107,8 +110,10 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
         "kv_head_ranks": ar.minimum(float(max(traits.kv_heads, 1)), cut.attn_tp),
         "replicated_q": replicated,
         "by_all_to_all": exchanged,
-        "by_max_len": gathered * apart * cut.weight("padding=max_len"),
-        "by_sum_len": gathered * apart * cut.weight("padding=sum_len"),
+        "by_max_len": gathered * (apart - summed),
+        "by_sum_len": gathered * summed,
+        "expert_group": expert_group,
+        "copies_in_group": ar.maximum(1.0, cut.attn_tp / expert_group),
         "by_one_group": gathered * (1.0 - apart),
         "has_dcp": several["dcp"],
         "has_tp": several["tp"],

@@ -22,6 +22,8 @@ MEANING: Final[dict[str, str]] = {
     "moe_dp": "copies of the whole expert set",
     "weight_shard": "ranks over which the rows of a TP1 weight may be sharded",
     "vocab_tp": "ranks that share the vocabulary",
+    "expert_group": "ranks that share one copy of the experts: tp / moe_dp",
+    "copies_in_group": "copies of the experts among the ranks of one attention group: max(1, attn_tp / expert_group)",
     # how many ways a weight that may be sharded by rows is cut on this rank; 1 where it is not
     "attention_shard": "weight-shard width of the attention projections (1 unless attn_tp = 1)",
     "moe_shard": "weight-shard width of the shared expert and the latent projections",
@@ -64,9 +66,9 @@ MEANING: Final[dict[str, str]] = {
     "attention_ctas": "CTAs of the split-KV decode kernel",
     # weights of the alternatives: 0 or 1 in a valid layout
     "by_all_to_all": "1 where tokens travel to the experts",
-    "by_max_len": "1 where attention groups gather their rows, padded to the longest",
+    "by_max_len": "1 where attention groups, or copies of the experts, gather rows, padded to the longest",
     "by_sum_len": "1 where attention groups sum their rows into one buffer",
-    "by_one_group": "1 where a single attention group holds every row and only sums",
+    "by_one_group": "1 where a single attention group with one copy of the experts holds every row and only sums",
     "has_dcp": "1 where dcp > 1",
     "has_groups": "1 where several attention groups work in step",
     "has_tp": "1 where a pipeline stage has several ranks",
@@ -92,6 +94,7 @@ def _symbol(name: str) -> Expr:
 
 REPLICAS, PP, TP = _symbol("replicas"), _symbol("pp"), _symbol("tp")
 ATTN_DP, ATTN_TP, ATTN_CP, DCP = _symbol("attn_dp"), _symbol("attn_tp"), _symbol("attn_cp"), _symbol("dcp")
+EXPERT_GROUP, COPIES_IN_GROUP = _symbol("expert_group"), _symbol("copies_in_group")
 EP, EXPERT_TP, MOE_DP, VOCAB_TP = _symbol("ep"), _symbol("expert_tp"), _symbol("moe_dp"), _symbol("vocab_tp")
 ATTENTION_SHARD, MOE_SHARD, DRAFT_SHARD = _symbol("attention_shard"), _symbol("moe_shard"), _symbol("draft_shard")
 DENSE_TP, SHARED_TP, KV_HEAD_RANKS = _symbol("dense_tp"), _symbol("shared_tp"), _symbol("kv_head_ranks")

@@ -31,7 +31,7 @@ def _stage(stage: StageProgram, dtype: jnp.dtype, seed: int) -> Any:
     specs, shapes = stage.weight_specs(), stage.weight_shapes()
 
     def leaf(path: Any, shape: tuple[int, ...], spec: Any) -> jax.Array:
-        layer = stage.part.layers[path[1].idx] if len(path) > 1 else None
+        layer = stage.part.layers[path[1].idx] if path[0].key == "layers" else None
         place = f"{seed} {layer} {jax.tree_util.keystr(path[2:] if layer is not None else path)}"
         shared = _shared_kv(stage, layer, path)
         if shared is not None:

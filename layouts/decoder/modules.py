@@ -2,6 +2,8 @@
 are called: attention brings a part of a sum over the attention group, and the layer adds it to the stream.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ import layouts.gqa.sharded as gqa
 import layouts.kda.sharded as kda
 import layouts.mla.sharded as mla
 import layouts.moe.sharded as moe
+from layouts.collectives import psum
 from layouts.decoder.step import Phase, Step
 from layouts.gqa import GQA
 from layouts.kda import KDA
@@ -26,8 +29,9 @@ from layouts.models.forms import Forms
 from layouts.models.layer import Attention, Layer
 from layouts.moe import MoE
 from layouts.moe.exchange import Exchange
+from layouts.residual.attention_residual import Stream, mixture, open_block, read_of
 from layouts.residual.reference import rms_norm
-from layouts.residual.sharded import add_norm_replicated
+from layouts.residual.shape import ATTENTION, FFN
 from layouts.rotary import Rotation
 
 Rows = Float[Array, "rows hidden"]
@@ -64,7 +68,7 @@ class CachedAttention(nnx.Module):
             axes_of(self.layout),
             backend=self.layout.dcp_backend,
             scale=self.forms.scale,
-            eps=self.forms.low_rank_eps,
+            eps=self.forms.eps,
             rotation=rotation,
         )
         return partial, pool, None
@@ -98,11 +102,12 @@ class DenseMLP(nnx.Module):
         self.forms, self.layout = forms, layout
         self.weights = parameters(weights)
 
-    def __call__(self, partial: Rows, stream: Rows, norm: Array, step: Step) -> Rows:
+    def __call__(self, partial: Rows, stream: Stream, read: Callable[[Stream], Rows], step: Step) -> Stream:
         """The stream with attention and MLP added, all rows of the group on each of its ranks."""
         axes = axes_of(self.layout)
-        normed, stream = add_norm_replicated(partial, stream, norm, self.forms.eps, axes["attn_tp"])
-        return stream + dense.dense(normed, values(self.weights), self.forms.activation, axes)
+        stream = stream._replace(sum=stream.sum + psum(partial, axes["attn_tp"]))
+        out = dense.dense(read(stream), values(self.weights), self.forms.activation, axes)
+        return stream._replace(sum=stream.sum + out)
 
 
 class ExpertMixture(nnx.Module):
@@ -112,20 +117,25 @@ class ExpertMixture(nnx.Module):
         self.forms, self.layout = forms, layout
         self.weights = parameters(weights)
 
-    def __call__(self, partial: Rows, stream: Rows, norm: Array, step: Step) -> Rows:
+    def __call__(self, partial: Rows, stream: Stream, read: Callable[[Stream], Rows], step: Step) -> Stream:
         """The stream with attention and experts added, all rows of the group on each of its ranks."""
-        exchange, counts = Exchange.of(self.layout, len(stream)), step.counts[0]
-        brought = exchange.gather(partial, counts, stream)
-        normed = rms_norm(brought, norm, self.forms.eps)
-        mixed = moe.moe(normed, exchange.real(counts), values(self.weights), self.forms.mixture, exchange)
-        return exchange.scatter(mixed, counts, brought)
+        weights, counts = values(self.weights), step.counts[0]
+        exchange = Exchange.of(self.layout, len(stream.sum), whole=weights.latent is not None)
+        kept = Stream(exchange.keep(partial, stream.sum), tuple(map(exchange.kept, stream.blocks)))
+        brought = exchange.spread(read(kept), counts)
+        out = moe.moe(brought, exchange.real(counts), weights, self.forms.mixture, exchange)
+        return stream._replace(sum=exchange.leave(out, counts, kept.sum))
 
 
 class DecoderLayer(nnx.Module):
-    """Norm, attention, norm, MLP or experts, around a residual stream that every rank of an attention group has."""
+    """Norm, attention, norm, MLP or experts, around a residual stream that every rank of an attention group has.
 
-    def __init__(self, layer: Layer, forms: Forms, layout: Layout, weights: Any):
-        self.eps, self.layout = forms.eps, layout
+    `opens`: the layer's attention is the first of a new block of a mixing stream.
+    """
+
+    def __init__(self, layer: Layer, forms: Forms, layout: Layout, opens: bool, weights: Any):
+        self.eps, self.opens = forms.eps, opens
+        self.residual = parameters(weights.get("residual"))
         self.input_norm = nnx.Param(weights["input_norm"])
         self.attention = _attention(layer.attention, forms, layout, weights["attention"])
         self.post_attention_norm = nnx.Param(weights["post_attention_norm"])
@@ -133,14 +143,25 @@ class DecoderLayer(nnx.Module):
         self.ffn = ffn(forms, layout, weights["ffn"])
 
     def __call__(
-        self, stream: Rows, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
-    ) -> tuple[Rows, Any, Ring | None]:
+        self, stream: Stream, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
+    ) -> tuple[Stream, Any, Ring | None]:
         """The stream after the layer, its cache, and the ring of a linear-attention layer in a verify step."""
         rows = len(step.tokens)  # the stream is padded to equal parts of the attention group
-        normed = rms_norm(stream, self.input_norm.get_value(), self.eps)[:rows]
+        normed = self._read(ATTENTION, self.input_norm, stream)[:rows]
         partial, cache, ring = self.attention(normed, cache, step, rotation, phase)
-        partial = jnp.pad(partial, ((0, len(stream) - rows), (0, 0)))
-        return self.ffn(partial, stream, self.post_attention_norm.get_value(), step), cache, ring
+        partial = jnp.pad(partial, ((0, len(stream.sum) - rows), (0, 0)))
+        stream = open_block(stream) if self.opens else stream
+        read = functools.partial(self._read, FFN, self.post_attention_norm)
+        return self.ffn(partial, stream, read, step), cache, ring
+
+    def _read(self, name: str, norm: nnx.Param, stream: Stream) -> Rows:
+        return read_normed(stream, values(self.residual), name, norm.get_value(), self.eps)
+
+
+def read_normed(stream: Stream, residual: Any, name: str, norm: Array, eps: float) -> Rows:
+    """What a part of the decoder sees of the stream: a mixture of its blocks where there is one, normed."""
+    seen = stream.sum if residual is None else mixture(stream, read_of(residual, name), eps)
+    return rms_norm(seen, norm, eps)
 
 
 def _attention(shape: Attention, forms: Forms, layout: Layout, weights: Any) -> nnx.Module:

@@ -23,6 +23,7 @@ from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
 from layouts.models.forms import Forms
 from layouts.models.layer import KDA
 from layouts.models.model import Model
+from layouts.residual.attention_residual import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,20 +72,29 @@ class StageProgram:
         wanted = [isinstance(a, KDA) and phase == "verify" for a in attentions]
         return tuple(kda.ring_specs(self.axes) if w else None for w in wanted)
 
+    def entering_specs(self) -> Any:
+        """How tokens, or the stream of the stage before, are cut."""
+        return self.axes.spec("requests") if self.part.first else self.stream_specs(self.part.layers.start)
+
+    def stream_specs(self, layer: int) -> Stream:
+        """How the stream before a layer is cut, and the blocks that it then has."""
+        by_request: Any = self.axes.spec("requests", None)
+        residual = self.model.residual
+        return Stream(by_request, (by_request,) * (0 if residual is None else residual.blocks_before(layer)))
+
     def body(self, phase: Phase) -> Callable[..., Stepped]:
         """The stage as a function of whole arrays: parameters, what enters, caches, step."""
         graph, specs = self.module(self.weight_specs())
-        by_request = self.axes.spec("requests", None)
-        entering = self.axes.spec("requests") if self.part.first else by_request
-        leaving = Output(self.axes.spec("requests"), by_request) if self.part.last else by_request  # pyright: ignore[reportArgumentType]
+        each, by_request = self.axes.spec("requests"), self.axes.spec("requests", None)
+        leaving = Output(each, by_request) if self.part.last else self.stream_specs(self.part.layers.stop)  # pyright: ignore[reportArgumentType]
 
-        def run(held: Any, entering: Array, caches: tuple[Any, ...], step: Step) -> Stepped:
+        def run(held: Any, entering: Any, caches: tuple[Any, ...], step: Step) -> Stepped:
             return nnx.merge(graph, held)(entering, caches, step, phase)
 
         return jax.shard_map(
             run,
             mesh=self.mesh,
-            in_specs=(specs, entering, self.cache_specs(), step_specs(self.axes, self.interleave)),
+            in_specs=(specs, self.entering_specs(), self.cache_specs(), step_specs(self.axes, self.interleave)),
             out_specs=Stepped(leaving, self.cache_specs(), self.ring_specs(phase)),
         )
 
@@ -162,8 +172,7 @@ class Program:
         after, rings = [], []
         for stage, parameters, cache in zip(self.stages, held, caches, strict=True):
             local = stage.place(step, step_specs(stage.axes, stage.interleave))
-            spec = stage.axes.spec("requests") if stage.part.first else stage.axes.spec("requests", None)
-            entering = jax.device_put(entering, stage.sharding(spec))
+            entering = stage.place(entering, stage.entering_specs())
             entering, cache, ring = stage.compiled(phase)(parameters, entering, cache, local)
             after.append(cache)
             rings.append(ring)

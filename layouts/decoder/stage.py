@@ -1,6 +1,7 @@
 """A pipeline stage of a decoder as one Flax module: its layers, the embedding of the first, the head of the last."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,14 +11,15 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from layouts.decoder import staging, weights
-from layouts.decoder.modules import DecoderLayer, padded_rows
+from layouts.decoder.modules import DecoderLayer, padded_rows, parameters, read_normed, values
 from layouts.decoder.step import Phase, Step
 from layouts.kda.verify import Ring
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
 from layouts.models.forms import Forms
 from layouts.models.model import Model
-from layouts.residual.reference import rms_norm
+from layouts.residual.attention_residual import Stream
+from layouts.residual.shape import OUTPUT
 from layouts.rotary import Rotation
 from layouts.stages import stage_bounds
 from layouts.vocab import reference as vocabulary
@@ -60,8 +62,6 @@ class Part(NamedTuple):
 
 def parts_of(model: Model, layout: Layout) -> tuple[Part, ...]:
     """The stages of a layout, in order."""
-    from dataclasses import replace
-
     kept = layout.weight_shard_layers
     sharded = frozenset(range(kept.first, kept.last + 1))
     bounds = [stage_bounds(len(model.layers), stage, layout.pp) for stage in range(layout.pp)]
@@ -77,19 +77,20 @@ class Stage(nnx.Module):
     def __init__(self, model: Model, forms: Forms, part: Part, held: Mapping[str, Any]):
         self.part, self.forms, self.vocab, self.tied = part, forms, model.vocab, model.tied
         layers = zip(part.layers, held["layers"], strict=True)
-        self.layers = nnx.List([DecoderLayer(model.layers[i], forms, part.layout, tree) for i, tree in layers])
+        self.layers = nnx.List([_decoder_layer(model, forms, part, i, tree) for i, tree in layers])
         self.along = tuple(_along(model, forms, part, i) for i in part.layers)
         if part.first or (part.last and model.tied):
             self.embed_tokens = nnx.Param(held["embed_tokens"])
         if part.last:
+            self.residual = parameters(held.get("residual"))
             self.final_norm = nnx.Param(held["final_norm"])
             if not model.tied:
                 self.lm_head = nnx.Param(held["lm_head"])
 
-    def __call__(self, entering: Array, caches: tuple[Any, ...], step: Step, phase: Phase) -> Stepped:
+    def __call__(self, entering: Any, caches: tuple[Any, ...], step: Step, phase: Phase) -> Stepped:
         """`entering`: tokens of an attention group in the first stage, the stream in any other."""
         axes = axes_of(self.part.layout)
-        stream = self._embedded(entering, axes) if self.part.first else entering
+        stream = Stream(self._embedded(entering, axes)) if self.part.first else entering
         stream, caches, rings = self._through_layers(stream, caches, step, phase, axes)
         leaving = self._output(stream, step, phase, axes) if self.part.last else stream
         return Stepped(leaving, caches, rings)
@@ -100,8 +101,8 @@ class Stage(nnx.Module):
             return vocab.embed(self.embed_tokens.get_value(), jnp.pad(tokens, (0, missing)), axes)
 
     def _through_layers(
-        self, stream: Array, caches: tuple[Any, ...], step: Step, phase: Phase, axes: Axes
-    ) -> tuple[Array, tuple[Any, ...], tuple[Ring | None, ...]]:
+        self, stream: Stream, caches: tuple[Any, ...], step: Step, phase: Phase, axes: Axes
+    ) -> tuple[Stream, tuple[Any, ...], tuple[Ring | None, ...]]:
         split = [nnx.split(layer) for layer in self.layers]
         rotation = self._rotation(step)
         buffer = self._arriving(split, 0, axes)
@@ -126,14 +127,14 @@ class Stage(nnx.Module):
         rotary = self.forms.rotary
         return None if rotary is None else rotary.at(step.batch.positions(step.width).reshape(-1))
 
-    def _output(self, stream: Array, step: Step, phase: Phase, axes: Axes) -> Output:
+    def _output(self, stream: Stream, step: Step, phase: Phase, axes: Axes) -> Output:
         with jax.named_scope("logits"):
             rows = len(step.tokens)
             if phase == "prefill":
                 rows = len(step.new)
                 last = jnp.arange(rows, dtype=step.new.dtype) * step.width + jnp.maximum(step.new - 1, 0)
-                stream = stream[last]
-            normed = rms_norm(stream, self.final_norm.get_value(), self.forms.eps)
+                stream = jax.tree.map(lambda x: x[last], stream)
+            normed = read_normed(stream, values(self.residual), OUTPUT, self.final_norm.get_value(), self.forms.eps)
             head = self.embed_tokens if self.tied else self.lm_head
             scores = vocab.logits(normed, head.get_value(), axes, self.vocab)
             whole = vocab.whole_logits(scores, axes)[:rows, : self.vocab]
@@ -142,8 +143,8 @@ class Stage(nnx.Module):
 
 @partial(jax.jit, static_argnums=(0, 6))
 def _layer(
-    graph: Any, held: Any, stream: Array, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
-) -> tuple[Array, Any, Ring | None]:
+    graph: Any, held: Any, stream: Stream, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
+) -> tuple[Stream, Any, Ring | None]:
     """One layer; like layers share its trace."""
     return nnx.merge(graph, held)(stream, cache, step, rotation, phase)
 
@@ -160,4 +161,9 @@ def _along(model: Model, forms: Forms, part: Part, layer: int) -> staging.Along:
         weights.layer_shapes(shape, layout),
         is_leaf=weights.is_shape,
     )
-    return tuple(jax.tree.leaves(nnx.split(DecoderLayer(shape, forms, layout, tree))[1]))
+    return tuple(jax.tree.leaves(nnx.split(_decoder_layer(model, forms, part, layer, tree))[1]))
+
+
+def _decoder_layer(model: Model, forms: Forms, part: Part, layer: int, tree: Any) -> DecoderLayer:
+    opens = model.residual is not None and model.residual.opens(layer)
+    return DecoderLayer(model.layers[layer], forms, part.layout, opens, tree)

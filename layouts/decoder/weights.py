@@ -14,6 +14,7 @@ import layouts.gqa.sharded as gqa
 import layouts.kda.sharded as kda
 import layouts.mla.sharded as mla
 import layouts.moe.sharded as moe
+import layouts.residual.attention_residual as mixture
 from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.layout import Layout
@@ -47,7 +48,9 @@ def is_shape(leaf: object) -> bool:
 
 def layer_shapes(layer: Layer, layout: Layout) -> Tree:
     """Shapes of one layer's weights, whole; KV heads repeated to attn_tp."""
+    mixing = {} if layer.residual is None else {"residual": mixture.weight_shapes(layer.residual)}
     return {
+        **mixing,
         "input_norm": (layer.hidden,),
         "attention": _attention_shapes(layer.attention, layout),
         "post_attention_norm": (layer.hidden,),
@@ -68,7 +71,9 @@ def _attention_shapes(attention: MLA | GQA | KDA, layout: Layout) -> Tree:
 def layer_specs(layer: Layer, layout: Layout, axes: Axes, sharded: bool) -> Tree:
     """How the layout cuts them; `sharded`: its TP1 weights are kept by rows over weight_shard."""
     ffn = moe.weight_specs(layer.ffn, axes, form_of(layout)) if isinstance(layer.ffn, MoE) else dense.weight_specs(axes)
+    mixing = {} if layer.residual is None else {"residual": mixture.weight_shapes(layer.residual)}
     specs = {
+        **{name: mixture.weight_specs(shapes, axes) for name, shapes in mixing.items()},
         "input_norm": axes.spec(None),
         "attention": _attention_specs(layer.attention, layout, axes),
         "post_attention_norm": axes.spec(None),
@@ -131,10 +136,14 @@ def model_shapes(model: Model, layout: Layout) -> Tree:
     """Shapes of what stands around the layers; the vocabulary padded to a multiple of vocab_tp."""
     vocab = -(-model.vocab // layout.vocab_tp) * layout.vocab_tp
     head = {} if model.tied else {"lm_head": (vocab, model.hidden)}
-    return {"embed_tokens": (vocab, model.hidden), "final_norm": (model.hidden,), **head}
+    mixing = {} if model.residual is None else {"residual": mixture.output_shapes(model.residual)}
+    return {"embed_tokens": (vocab, model.hidden), "final_norm": (model.hidden,), **head, **mixing}
 
 
 def model_specs(model: Model, axes: Axes) -> Tree:
     """How the vocabulary is cut."""
     by_token = axes.spec("vocab_tp", None)
-    return {"embed_tokens": by_token, "final_norm": axes.spec(None), **({} if model.tied else {"lm_head": by_token})}
+    head = {} if model.tied else {"lm_head": by_token}
+    residual = model.residual
+    mixing = {} if residual is None else {"residual": mixture.weight_specs(mixture.output_shapes(residual), axes)}
+    return {"embed_tokens": by_token, "final_norm": axes.spec(None), **head, **mixing}

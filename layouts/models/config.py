@@ -39,13 +39,6 @@ class Config:
             raise self.error(f"{key} = {_shown(value)} must be a number")
         return float(value)
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
-        value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-            raise self.error(f"{key} = {_shown(value)} must be a number")
-        return float(value)
-
     def flag(self, key: str, default: bool = False) -> bool:
         """true or false."""
         value = self._value(key, default)

@@ -34,7 +34,7 @@ def mtp_draft(
         Tensor("eh_proj", hidden, 2 * hidden, "draft", DRAFT_ROWS),
         vector("mtp_norms", 3 * hidden, "draft"),
     )
-    layers = tuple(MTPLayer(layer.attention, layer.ffn, component) for layer in body.mtp)
+    layers = tuple(MTPLayer(layer.attention, layer.ffn, component=component) for layer in body.mtp)
     return Draft("mtp", layers, len(layers), len(layers), extra * len(layers), "token"), notes
 
 

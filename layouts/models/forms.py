@@ -12,17 +12,13 @@ from layouts.models.rotary import Rotary
 from layouts.moe.reference import Mixture
 from layouts.moe.router import Router
 
-# What the inner norms of low-rank projections use whatever `rms_norm_eps` says (DeepSeek-V3 modelling code).
-LOW_RANK_EPS = 1e-6
-
 
 @dataclass(frozen=True)
 class Forms:
-    """`eps`: of the norms of the stream; `low_rank_eps`: of those inside low-rank projections and of normed queries and
-    keys; `scale`: what attention scores are multiplied with."""
+    """`eps`: of every norm, those inside low-rank projections included, as engines have it; `scale`: what attention
+    scores are multiplied with."""
 
     eps: float
-    low_rank_eps: float
     scale: float
     activation: Activation
     rotary: Rotary | None = None

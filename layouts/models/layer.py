@@ -7,6 +7,7 @@ from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
 from layouts.moe import MoE
+from layouts.residual.shape import AttentionResidual
 from layouts.tensor import Tensor
 
 Attention = MLA | KDA | GQA
@@ -15,10 +16,12 @@ Ffn = Dense | MoE
 
 @dataclass(frozen=True)
 class Layer:
-    """An attention and a feed-forward shape of one hidden width. Equal layers are one kind."""
+    """An attention and a feed-forward shape of one hidden width. Equal layers are one kind. `residual`: what they read is
+    a mixture of the stream and earlier states of it."""
 
     attention: Attention
     ffn: Ffn
+    residual: AttentionResidual | None = None
 
     @property
     def hidden(self) -> int:
@@ -37,7 +40,8 @@ class Layer:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every weight once; names are unique within the layer."""
-        return self.attention.tensors() + self.ffn.tensors()
+        mixing = () if self.residual is None else self.residual.layer_tensors()
+        return self.attention.tensors() + self.ffn.tensors() + mixing
 
     @property
     def parameters(self) -> int:

@@ -11,6 +11,7 @@ from layouts.gqa import GQA
 from layouts.models.draft import Draft
 from layouts.models.errors import ModelError
 from layouts.models.layer import Layer
+from layouts.residual.shape import AttentionResidual
 from layouts.shapes import BF16, vector
 from layouts.symbols import LOGIT_ROWS, VOCAB_TP
 from layouts.tensor import Precision, Tensor
@@ -74,12 +75,23 @@ class Model:
         """Layers of each kind."""
         return tuple(self.kind_of_layer.count(i) for i in range(len(self.kinds)))
 
+    @property
+    def residual(self) -> AttentionResidual | None:
+        """How its layers mix earlier states of the stream, if they do."""
+        return self.layers[0].residual
+
+    def layers_of_kind(self, kind: int) -> tuple[int, ...]:
+        """0-based layers of one kind."""
+        return tuple(layer for layer, k in enumerate(self.kind_of_layer) if k == kind)
+
     def vocabulary(self) -> tuple[Tensor, ...]:
-        """Embedding, head and final norm. A tied matrix is listed once, as the head; a lookup is never quantised."""
+        """Embedding, head, and what stands before it. A tied matrix is listed once, as the head; a lookup is never
+        quantised."""
         embed = Tensor("embed_tokens", self.vocab, self.hidden, "head", None, VOCAB_TP, fixed=BF16)
         return (
             *(() if self.tied else (embed,)),
             Tensor("lm_head", self.vocab, self.hidden, "head", LOGIT_ROWS, VOCAB_TP),
+            *(() if self.residual is None else self.residual.output_tensors()),
             vector("final_norm", self.hidden, "head"),
         )
 

@@ -43,17 +43,21 @@ def form_of(layout: Layout) -> Form:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The exchange of one layer, inside `shard_map`.
+    """The exchange of one layer, inside `shard_map`: `keep` sums the attention's parts into the stream, `spread` brings
+    what was read of it to the experts, `leave` adds what they return.
 
-    `packed` is the room of a buffer without padding (SUM_LEN, EXACT): at least the sum of the counts of the groups
-    that share it. `wire`: what rows travel as on the way to the experts (fp8 under ALL_TO_ALL and EXACT only).
-    `capacity`: rows that a rank can send to another under ALL_TO_ALL; None is room for all.
+    `whole`: what the experts return is summed already over the ranks that share them, as on a latent width, whose norm
+    wants the sum (not so under ALL_TO_ALL, where it always is). `packed` is the room of a buffer without padding
+    (SUM_LEN, EXACT): at least the sum of the counts of the groups that share it. `wire`: what rows travel as on the way
+    to the experts (fp8 under ALL_TO_ALL and EXACT only). `capacity`: rows that a rank can send to another under
+    ALL_TO_ALL; None is room for all.
     """
 
     axes: Axes
     form: Form
     rows: int
     packed: int = 0
+    whole: bool = False
     wire: Wire = PLAIN
     capacity: int | None = None
 
@@ -73,9 +77,9 @@ class Exchange:
             )
 
     @staticmethod
-    def of(layout: Layout, rows: int, packed: int = 0) -> "Exchange":
+    def of(layout: Layout, rows: int, packed: int = 0, whole: bool = False) -> "Exchange":
         """That of a layout."""
-        return Exchange(axes_of(layout), form_of(layout), rows, packed)
+        return Exchange(axes_of(layout), form_of(layout), rows, packed, whole)
 
     @property
     def sharers(self) -> tuple[str, ...]:
@@ -87,41 +91,58 @@ class Exchange:
         """Rows of a group that one of its ranks keeps where they are scattered."""
         return self.rows // self.axes.size("attn_tp")
 
-    def gather(
-        self, parts: Float[Array, "rows hidden"], counts: Int[Array, " groups"], onto: Float[Array, "rows hidden"]
-    ) -> Float[Array, "moe_rows hidden"]:
-        """Rows of the stream that a rank brings to the experts: `onto`, and the sum over attn_tp of `parts`."""
-        if self.form is Form.ONE_GROUP:
-            return onto + psum(vary(parts, self.axes["attn_tp"]), self.axes["attn_tp"])
-        if self.form is Form.SUM_LEN:
-            return self._add_into_buffer(parts, counts, onto)
-        own = own_rows(onto, self.axes["attn_tp"]) + self._scatter_own(parts)
+    @property
+    def scattered(self) -> bool:
+        """Whether a rank keeps its part of the group's rows between attention and experts, or all of them."""
         if self.form is Form.ALL_TO_ALL:
-            return own
+            return True
+        return self.form in (Form.MAX_LEN, Form.EXACT) and not self.whole
+
+    def kept(self, rows: Float[Array, "rows hidden"]) -> Float[Array, "kept hidden"]:
+        """What a rank keeps of rows that the whole attention group has."""
+        return own_rows(rows, self.axes["attn_tp"]) if self.scattered else rows
+
+    def keep(
+        self, parts: Float[Array, "rows hidden"], onto: Float[Array, "rows hidden"]
+    ) -> Float[Array, "kept hidden"]:
+        """The rows that a rank keeps of the stream: those of `onto`, and the sum over attn_tp of `parts`."""
+        group = self.axes["attn_tp"]
+        parts = vary(parts, group)
+        return self.kept(onto) + (reduce_scatter(parts, group, 0) if self.scattered else psum(parts, group))
+
+    def spread(
+        self, read: Float[Array, "kept hidden"], counts: Int[Array, " groups"]
+    ) -> Float[Array, "moe_rows hidden"]:
+        """The rows that a rank brings to the experts, from those that every rank keeps."""
+        if self.form in (Form.ONE_GROUP, Form.ALL_TO_ALL):
+            return read
+        if self.form is Form.SUM_LEN:
+            return self._add_into_buffer(read, counts)
+        own = read if self.scattered else own_rows(read, self.axes["attn_tp"])
         every = self.wire.decode(all_gather(self.wire.encode(own), self.sharers, 0), own.dtype)
         return self._pack(every, counts) if self.form is Form.EXACT else every
 
-    def scatter(
+    def leave(
         self,
-        parts: Float[Array, "moe_rows hidden"],
+        out: Float[Array, "moe_rows hidden"],
         counts: Int[Array, " groups"],
-        onto: Float[Array, "moe_rows hidden"],
+        stream: Float[Array, "kept hidden"],
     ) -> Float[Array, "rows hidden"]:
         """The stream's rows of a rank's own attention group, on each of its ranks (and typed as equal on them).
 
-        `onto`: what `gather` returned. `parts`: of a sum over the ranks that share the experts, or whole rows under
-        ALL_TO_ALL. Rows without a token hold no defined value.
+        `out`: parts of a sum over the ranks that share the experts, or the sum (`whole`, and under ALL_TO_ALL).
+        `stream`: what `keep` returned. Rows without a token hold no defined value.
         """
         if self.form is Form.ALL_TO_ALL:
-            return self._to_whole_group(onto + parts)
-        parts = vary(parts, self.sharers)
-        if self.form is Form.ONE_GROUP:
-            return onto + psum(parts, self.sharers)
-        if self.form is Form.SUM_LEN:
-            return (onto + psum(parts, self.sharers))[self._packed_places(counts)]
+            return self._to_whole_group(stream + out)
+        if self.form in (Form.ONE_GROUP, Form.SUM_LEN):
+            summed = out if self.whole else psum(vary(out, self.sharers), self.sharers)
+            return stream + (summed if self.form is Form.ONE_GROUP else summed[self._packed_places(counts)])
         if self.form is Form.EXACT:
-            parts, onto = self._unpack(parts, counts), self._unpack(onto, counts)
-        return self._to_whole_group(own_rows(onto, self.sharers) + reduce_scatter(parts, self.sharers, 0))
+            out = self._unpack(out, counts)
+        if self.whole:
+            return stream + self._rows_of_group(out)
+        return self._to_whole_group(stream + reduce_scatter(vary(out, self.sharers), self.sharers, 0))
 
     def real(self, counts: Int[Array, " groups"]) -> Bool[Array, " moe_rows"]:
         """Which of the rows that `gather` returns hold a token."""
@@ -134,9 +155,6 @@ class Exchange:
         group, part = rank // self.axes.size("attn_tp"), rank % self.axes.size("attn_tp")
         position = part[:, None] * self.own + jnp.arange(self.own, dtype=jnp.int32)[None, :]
         return (position < counts[group][:, None]).reshape(-1)
-
-    def _scatter_own(self, x: Array) -> Array:
-        return reduce_scatter(vary(x, self.axes["attn_tp"]), self.axes["attn_tp"], 0)
 
     def _to_whole_group(self, own: Array) -> Array:
         return all_gather_same(vary(own, self.axes["attn_tp"]), self.axes["attn_tp"], 0)
@@ -165,12 +183,20 @@ class Exchange:
         start, position = (jnp.cumsum(sharing) - sharing)[group], jnp.arange(self.rows, dtype=counts.dtype)
         return jnp.where(position < sharing[group], start + position, self.packed)
 
-    def _add_into_buffer(self, parts: Array, counts: Array, onto: Array) -> Array:
-        """SUM_LEN: an all-reduce stands in for the gather; one rank of each group brings the stream so far."""
-        x = jnp.where(axis_index(self.axes["attn_tp"]) == 0, parts + onto, parts)
-        empty = jnp.zeros((self.packed, x.shape[1]), x.dtype)
-        buffer = empty.at[self._packed_places(counts)].set(x, mode="drop")
+    def _add_into_buffer(self, rows: Array, counts: Array) -> Array:
+        """SUM_LEN: an all-reduce stands in for the gather; one rank of each group brings its rows."""
+        mine = jnp.where(axis_index(self.axes["attn_tp"]) == 0, rows, jnp.zeros_like(rows))
+        empty = jnp.zeros((self.packed, rows.shape[1]), rows.dtype)
+        buffer = empty.at[self._packed_places(counts)].set(mine, mode="drop")
         return psum(vary(buffer, self._buffer_axes), self._buffer_axes)
+
+    def _rows_of_group(self, out: Array) -> Array:
+        """The rows of a rank's own group out of those of all groups that share the experts; where these ranks are but
+        a part of the group, what each part has is gathered."""
+        if self._sharing > 1:
+            return lax.dynamic_slice_in_dim(out, self._group() % self._sharing * self.rows, self.rows)
+        rest = tuple(name for name in self.axes["attn_tp"] if name not in self.sharers)
+        return all_gather_same(vary(out, rest), rest, 0)
 
     def _places_in_padded(self, counts: Array) -> Array:
         """For each row of the packed buffer its place among the padded rows of all groups; past the end if empty."""

@@ -69,13 +69,21 @@ def moe(
     mixture: Mixture,
     exchange: Exchange,
 ) -> Float[Array, "moe_rows hidden"]:
-    """Output for the rows that `exchange.gather` returned (normed since), ready for `exchange.scatter`.
+    """Output for the rows that `exchange.spread` returned, ready for `exchange.leave`.
 
     `real`: `exchange.real(counts)`; rows without a token cost no expert and get zeros from the routed ones.
     """
-    routed = _exchanged if exchange.form is Form.ALL_TO_ALL else _gathered
-    out = routed(x, real, weights, mixture, exchange)
-    return out if weights.shared is None else out + gated_mlp(x, weights.shared, mixture.activation)
+    if exchange.form is Form.ALL_TO_ALL:
+        return _exchanged(x, real, weights, mixture, exchange) + _shared(x, weights, mixture)
+    part = _gathered(x, real, weights, mixture, exchange)
+    if weights.latent is None:
+        return part + _shared(x, weights, mixture)
+    return _summed_before_norm(part, _shared(x, weights, mixture), weights.latent, mixture, exchange)
+
+
+def _shared(x: Array, weights: MoEWeights, mixture: Mixture) -> Array:
+    """The shared expert; zero, a single number, where there is none."""
+    return jnp.zeros((), x.dtype) if weights.shared is None else gated_mlp(x, weights.shared, mixture.activation)
 
 
 def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
@@ -88,17 +96,19 @@ def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exc
 
 
 def _gathered(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
-    """This rank's part of the routed experts' sum, for rows that all ranks which share the experts have.
-
-    On a latent width the parts are summed before the norm, and one rank brings the whole result.
-    """
+    """This rank's part of the routed experts' sum, on the width that they act on, for rows that all ranks which share
+    the experts have."""
     axes: Axes = exchange.axes
     routing, held = route(x, weights, mixture.router), weights.experts.w13.shape[0]
     local = to_local(routing.experts, real, axis_index(axes["ep"]) * held, held)
-    narrow = to_latent(x, weights.latent)
-    part = by_gather(narrow, local, routing.weights, weights.experts, mixture.activation, axes)
-    if weights.latent is None:
-        return part
-    whole = psum(vary(part, exchange.sharers), exchange.sharers)
-    out = from_latent(whole, weights.latent, mixture.eps)
-    return jnp.where(axis_index(exchange.sharers) == 0, out, jnp.zeros_like(out))
+    return by_gather(to_latent(x, weights.latent), local, routing.weights, weights.experts, mixture.activation, axes)
+
+
+def _summed_before_norm(part: Array, shared: Array, latent: Latent, mixture: Mixture, exchange: Exchange) -> Array:
+    """The whole output: the latent sum has a norm behind it, so its parts are summed first, those of the shared expert
+    in the same message (SGLang 0.5.23, models/kimi_k3.py: `_reduce_latent_and_shared`)."""
+    width, columns = part.shape[1], [part, shared] if shared.ndim else [part]
+    message = vary(jnp.concatenate(columns, axis=1), exchange.sharers)
+    both = psum(message, exchange.sharers)
+    out = from_latent(both[:, :width], latent, mixture.eps)
+    return out + both[:, width:] if shared.ndim else out

@@ -7,17 +7,13 @@ _BF16 = 2
 _PASSES = 4  # input and residual read, residual and normed rows written
 
 
-def norm(name: str, rows: Expr, hidden: int) -> Op:
-    """Residual add fused with RMSNorm: 4 x rows x hidden bf16 values moved."""
-    return elementwise(name, rows * (_PASSES * _BF16 * hidden))
+def norm(name: str, rows: Expr, hidden: int, blocks: Number = 0) -> Op:
+    """Residual add fused with RMSNorm: 4 x rows x hidden bf16 values moved.
 
-
-def mixed_norm(name: str, rows: Expr, hidden: int, blocks: Number) -> Op:
-    """The same where attention residuals mix the stream with `blocks` earlier states of it (a mean over layers).
-
-    A fused kernel reads each block once more than `norm` does: (4 + blocks) x rows x hidden bf16 values; where a layer
-    opens a block, the sum is written as that block, and its feed-forward part has no sum to add to: two values fewer,
-    not taken off. The 6 x (blocks + 1) x rows x hidden FLOPs, under three a byte, are float32 outside the tensor cores.
+    Where attention residuals mix the stream with `blocks` earlier states of it (a mean over layers), a fused kernel
+    reads each of these once more: (4 + blocks) x rows x hidden; where a layer opens a block, the sum is written as that
+    block, and its feed-forward part has no sum to add to: two values fewer, not taken off. The 6 x (blocks + 1) x rows
+    x hidden FLOPs, under three a byte, are float32 outside the tensor cores.
     """
     return elementwise(name, rows * (_PASSES + Expr.of(blocks)) * (_BF16 * hidden))
 

@@ -5,12 +5,14 @@ from layouts.op import Op, elementwise, exchange, gemm
 from layouts.symbols import ATTN_TP, LOGIT_ROWS, VOCAB_GROUPS, VOCAB_ROWS, VOCAB_TP
 from layouts.tensor import Precision, Tensor
 
-_BF16 = 2
+_BF16, _INT32 = 2, 4
 
 
 def embed(hidden: int) -> tuple[Op, ...]:
-    """Each rank looks up its part of the vocabulary for the rows of its vocabulary group; the parts are summed."""
+    """Each rank looks up its part of the vocabulary for the rows of its vocabulary group, whose tokens it gathers; the
+    parts are summed."""
     return (
+        exchange("token_all_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * _INT32, VOCAB_GROUPS, stride=ATTN_TP),
         elementwise("embed", VOCAB_ROWS * (2 * _BF16 * hidden)),
         exchange("embed_all_reduce", CollectiveKind.ALL_REDUCE, VOCAB_ROWS * (_BF16 * hidden), VOCAB_TP),
     )

@@ -97,11 +97,14 @@ def _widths(model: Model, layout: Layout) -> dict[str, Number]:
 
 def _alternatives(layout: Layout) -> dict[str, Number]:
     gathered, several = layout.dispatch == "all_gather", layout.attn_dp * layout.attn_cp > 1
+    summing = several and layout.padding == "sum_len"
     return {
         "by_all_to_all": int(not gathered),
-        "by_max_len": int(gathered and several and layout.padding == "max_len"),
-        "by_sum_len": int(gathered and several and layout.padding == "sum_len"),
-        "by_one_group": int(gathered and not several),
+        "by_max_len": int(gathered and (several or layout.moe_dp > 1) and not summing),
+        "by_sum_len": int(gathered and summing),
+        "by_one_group": int(gathered and not several and layout.moe_dp == 1),
+        "expert_group": layout.ep * layout.expert_tp,
+        "copies_in_group": max(1, layout.attn_tp // (layout.ep * layout.expert_tp)),
         "has_dcp": int(layout.dcp > 1),
         "has_tp": int(layout.tp > 1),
         "has_groups": int(layout.attn_dp > 1),

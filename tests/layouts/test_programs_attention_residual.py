@@ -38,7 +38,7 @@ from layouts.residual.attention_residual import (
     weight_specs,
 )
 from layouts.residual.shape import ATTENTION, FFN, OUTPUT, AttentionResidual
-from layouts.residual.work import block_bytes, mixed_norm, norm
+from layouts.residual.work import block_bytes, norm
 from layouts.shapes import ShapeError
 from layouts.symbols import ROWS
 
@@ -329,9 +329,9 @@ def test_weights_and_bytes() -> None:
     specs = weight_specs(shapes, axes_of(Layout(attn_tp=4, ep=4)))
     assert {name: len(spec) for name, spec in specs.items()} == {name: len(shape) for name, shape in shapes.items()}
     # a hundred rows: four passes and eight blocks of 7168 bf16 values, against four
-    assert mixed_norm("x", ROWS, 7168, 8).bytes.evaluate({"rows": 100}) == 100 * 12 * 7168 * 2
-    assert mixed_norm("x", ROWS, 7168, 0) == norm("x", ROWS, 7168)
-    assert mixed_norm("x", ROWS, 7168, Fraction(1, 2)).bytes.evaluate({"rows": 2}) == 9 * 7168 * 2
+    assert norm("x", ROWS, 7168, 8).bytes.evaluate({"rows": 100}) == 100 * 12 * 7168 * 2
+    assert norm("x", ROWS, 7168).bytes.evaluate({"rows": 100}) == 100 * 4 * 7168 * 2
+    assert norm("x", ROWS, 7168, Fraction(1, 2)).bytes.evaluate({"rows": 2}) == 9 * 7168 * 2
     assert block_bytes(ROWS, 7168, 8).evaluate({"rows": 100}) == 11_468_800
 
 

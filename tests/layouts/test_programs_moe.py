@@ -202,9 +202,9 @@ def run(layout, exchange, weights, mixture, rows, counts, stream=0.0):
     spec, whole = axes.spec("replicas", group, "attn_tp"), axes.spec("replicas", group)
 
     def body(x, before, counts, weights):
-        gathered = exchange.gather(x[0, 0, 0], counts, before[0, 0])
-        out = moe_sharded(gathered, exchange.real(counts), weights, mixture, exchange)
-        back = exchange.scatter(out, counts, gathered * stream)
+        kept = exchange.keep(x[0, 0, 0], before[0, 0])
+        out = moe_sharded(exchange.spread(kept, counts), exchange.real(counts), weights, mixture, exchange)
+        back = exchange.leave(out, counts, kept * stream)
         assert not set(axes["attn_tp"]) & set(jax.typeof(back).manual_axis_type.varying)  # typed as equal in a group
         return back[None, None, None]
 
@@ -216,6 +216,11 @@ def run(layout, exchange, weights, mixture, rows, counts, stream=0.0):
     )
     inputs = (jnp.asarray(x, jnp.float32), jnp.asarray(before, jnp.float32), jnp.asarray(counts, jnp.int32))
     return np.asarray(once(program)(*inputs, weights))
+
+
+def exchange_of(layout, weights, form, counts, **fields):
+    whole = weights.latent is not None
+    return Exchange(axes_of(layout), form, ROWS, packed=int(counts.sum()), whole=whole, **fields)
 
 
 def problem(layout, hidden=16):
@@ -236,7 +241,7 @@ def held(found, counts):
 def test_every_cut_gives_what_one_device_gives(layout, kind, form):
     rows, counts = problem(layout)
     weights, mixture = weights_of(kind), MIXTURES[kind]
-    exchange = Exchange(axes_of(layout), Form(form), ROWS, packed=int(counts.sum()))
+    exchange = exchange_of(layout, weights, Form(form), counts)
     assert form == "exact" or form_of(layout) == form
     found = held(run(layout, exchange, weights, mixture, rows, counts), counts)
     expected = oracle(kind, weights, held(rows[None, :, None], counts)[0])
@@ -264,8 +269,8 @@ def test_the_stream_is_added_once_on_the_way_in_and_once_on_the_way_out(form):
         attn_dp=groups, attn_tp=4, ep=4 * groups, dispatch="all_to_all" if form == "all_to_all" else "all_gather"
     )
     rows, counts = problem(layout)
-    exchange = Exchange(axes_of(layout), Form(form), ROWS, packed=int(counts.sum()))
     weights = weights_of(KINDS[1])
+    exchange = exchange_of(layout, weights, Form(form), counts)
     found = held(run(layout, exchange, weights, MIXTURES[KINDS[1]], rows, counts, stream=0.75), counts)
     tokens = held(rows[None, :, None], counts)[0]
     assert error(found[-1], oracle(KINDS[1], weights, tokens) + 0.75 * tokens) < 2e-5
@@ -344,9 +349,9 @@ def test_full_size_traces_without_devices():
     )
 
     def body(x, stream, counts, weights):
-        stream = exchange.gather(x, counts, stream)
-        out = moe_sharded(stream, exchange.real(counts), weights, mixture, exchange)
-        return exchange.scatter(out, counts, stream)
+        stream = exchange.keep(x, stream)
+        out = moe_sharded(exchange.spread(stream, counts), exchange.real(counts), weights, mixture, exchange)
+        return exchange.leave(out, counts, stream)
 
     axes, whole = exchange.axes, exchange.axes.spec("attn_dp")
     specs = (axes.spec("tp"), whole, axes.spec(), weight_specs(shape_of(weights, mixture), axes, exchange.form))

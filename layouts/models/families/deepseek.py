@@ -5,7 +5,7 @@ from layouts.dsa import Indexer
 from layouts.mla import MLA
 from layouts.models.config import LARGEST_DEPTH, Config
 from layouts.models.families.body import Body, depth
-from layouts.models.forms import LOW_RANK_EPS, Forms, activation
+from layouts.models.forms import Forms, activation
 from layouts.models.layer import Layer
 from layouts.models.rotary import kind_of, mscale, read_rotary, scaling_of
 from layouts.moe import MoE
@@ -26,7 +26,6 @@ def forms(config: Config) -> Forms:
     """Arithmetic of the config; raises ModelError."""
     return Forms(
         eps=config.number("rms_norm_eps"),
-        low_rank_eps=LOW_RANK_EPS,
         scale=attention_scale(config),
         activation=activation(config),
         rotary=read_rotary(config, config.size("qk_rope_head_dim"), config.flag("rope_interleave", True)),

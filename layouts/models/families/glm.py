@@ -5,7 +5,6 @@ from layouts.models.families import deepseek
 from layouts.models.families.body import Body, depth
 from layouts.models.layer import Layer
 
-
 forms = deepseek.forms  # the same keys, with the same meaning
 
 

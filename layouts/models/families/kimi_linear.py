@@ -8,10 +8,11 @@ from layouts.kda.reference import Form
 from layouts.models.config import Config
 from layouts.models.families import deepseek
 from layouts.models.families.body import Body, depth
-from layouts.models.forms import LOW_RANK_EPS, Forms, activation
+from layouts.models.forms import Forms, activation
 from layouts.models.layer import Layer
 from layouts.moe import MoE
 from layouts.moe.router import Router
+from layouts.residual.shape import AttentionResidual
 from layouts.tensor import Component
 
 # This family calls its experts block_sparse_moe.experts.N.w1/w2/w3 and its latent pair routed_expert_down/up_proj.
@@ -32,9 +33,15 @@ def read(config: Config) -> Body:
     attentions = (_kda(config, linear), deepseek.mla(config, None))
     first, every = config.size("first_k_dense_replace", 0, least=0), config.size("moe_layer_freq", 1)
     ffns = (deepseek.dense_mlp(config), _moe(config))
-    layers = tuple(Layer(attentions[i in full], ffns[i >= first and i % every == 0]) for i in range(count))
-    notes = ("attention residuals (attn_res_block_size) are not counted",) if config.has("attn_res_block_size") else ()
-    return Body(layers, (Layer(attentions[1], ffns[1]),) * deepseek.mtp_count(config), _MODULES, notes)
+    residual = _residual(config)
+    layers = tuple(Layer(attentions[i in full], ffns[i >= first and i % every == 0], residual) for i in range(count))
+    return Body(layers, (Layer(attentions[1], ffns[1]),) * deepseek.mtp_count(config), _MODULES)
+
+
+def _residual(config: Config) -> AttentionResidual | None:
+    if not config.has("attn_res_block_size"):
+        return None
+    return AttentionResidual(config.size("hidden_size"), config.size("attn_res_block_size"))
 
 
 def forms(config: Config) -> Forms:
@@ -44,7 +51,6 @@ def forms(config: Config) -> Forms:
         raise config.error("mla_use_nope = false has no program; this family's attention does not rotate")
     return Forms(
         eps=eps,
-        low_rank_eps=LOW_RANK_EPS,
         scale=deepseek.attention_scale(config),
         activation=activation(config),
         router=Router(

@@ -17,8 +17,8 @@ def read(config: Config) -> Body:
 
 def forms(config: Config) -> Forms:
     """Arithmetic of the config; raises ModelError."""
-    eps, dim = config.number("rms_norm_eps"), gqa(config).head_dim
-    return Forms(eps, eps, dim**-0.5, activation(config), read_rotary(config, dim))
+    dim = gqa(config).head_dim
+    return Forms(config.number("rms_norm_eps"), dim**-0.5, activation(config), read_rotary(config, dim))
 
 
 def gqa(config: Config, window: int = 0, qk_norm: bool = False, sinks: bool = False) -> GQA:
