@@ -4,19 +4,21 @@ are called: attention brings a part of a sum over the attention group, and the l
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 import layouts.dense.sharded as dense
+import layouts.dsa.sharded as dsa
 import layouts.gqa.sharded as gqa
 import layouts.kda.sharded as kda
 import layouts.mla.sharded as mla
 import layouts.moe.sharded as moe
 from layouts.collectives import psum
+from layouts.decoder.cache import INDEX_DESIGN, Sparse
 from layouts.decoder.step import Phase, Step
 from layouts.gqa import GQA
 from layouts.kda import KDA
@@ -47,6 +49,54 @@ def values(held: Any) -> Any:
     return jax.tree.map(lambda p: p.get_value(), held, is_leaf=lambda p: isinstance(p, nnx.Param))
 
 
+class Carried(NamedTuple):
+    """What goes from layer to layer: the stream, and the tokens that the last full index chose for every row."""
+
+    stream: Stream
+    chosen: Int[Array, "requests verify count"] | None = None
+
+
+class Attended(NamedTuple):
+    """What attention leaves: a part of a sum over attn_tp, its cache, the index's choice, and in a verify step of
+    linear attention what to commit from."""
+
+    partial: Rows
+    cache: Any
+    chosen: Int[Array, "requests verify count"] | None
+    ring: Ring | None = None
+
+
+class SparseAttention(nnx.Module):
+    """MLA over the tokens that an index chooses, or that the last full index chose."""
+
+    def __init__(self, shape: MLA, forms: Forms, layout: Layout, weights: Any):
+        assert forms.index is not None
+        self.shape, self.forms, self.layout, self.index = shape, forms, layout, forms.index
+        self.weights = parameters(weights)
+
+    def __call__(
+        self, hidden: Rows, cache: Sparse, step: Step, rotation: Rotation | None, phase: Phase, chosen: Array | None
+    ) -> Attended:
+        """Attention of all rows of the group over this rank's share of the chosen tokens."""
+        partial, latents, keys, chosen = dsa.decode(
+            self.shape,
+            values(self.weights),
+            hidden,
+            cache.latents,
+            cache.keys,
+            step.batch,
+            axes_of(self.layout),
+            chosen,
+            backend=self.layout.dcp_backend,
+            design=INDEX_DESIGN,
+            scale=self.forms.scale,
+            eps=self.forms.eps,
+            index_form=self.index,
+            rotation=rotation,
+        )
+        return Attended(partial, Sparse(latents, keys), chosen)
+
+
 class CachedAttention(nnx.Module):
     """MLA or GQA over a paged pool."""
 
@@ -55,15 +105,15 @@ class CachedAttention(nnx.Module):
         self.weights = parameters(weights)
 
     def __call__(
-        self, hidden: Rows, pool: Array, step: Step, rotation: Rotation | None, phase: Phase
-    ) -> tuple[Rows, Array, None]:
-        """A part of the sum over attn_tp for all rows of the group, and this rank's pool with its new tokens."""
+        self, hidden: Rows, cache: Array, step: Step, rotation: Rotation | None, phase: Phase, chosen: Array | None
+    ) -> Attended:
+        """Attention of all rows of the group over this rank's share of the tokens."""
         module: Any = mla if isinstance(self.shape, MLA) else gqa
         partial, pool = module.decode(
             self.shape,
             values(self.weights),
             hidden,
-            pool,
+            cache,
             step.batch,
             axes_of(self.layout),
             backend=self.layout.dcp_backend,
@@ -71,7 +121,7 @@ class CachedAttention(nnx.Module):
             eps=self.forms.eps,
             rotation=rotation,
         )
-        return partial, pool, None
+        return Attended(partial, pool, chosen)
 
 
 class DeltaAttention(nnx.Module):
@@ -83,16 +133,16 @@ class DeltaAttention(nnx.Module):
         self.weights = parameters(weights)
 
     def __call__(
-        self, hidden: Rows, pool: State, step: Step, rotation: Rotation | None, phase: Phase
-    ) -> tuple[Rows, State, Ring | None]:
-        """A part of the sum over attn_tp, the pool, and in a verify step what to commit from."""
+        self, hidden: Rows, cache: State, step: Step, rotation: Rotation | None, phase: Phase, chosen: Array | None
+    ) -> Attended:
+        """This rank's heads of all rows of the group; a verify step leaves the states as they are."""
         rows = hidden.reshape(-1, step.width, hidden.shape[-1])
         weights, ring = values(self.weights), None
         if phase == "verify":
-            partial, ring = kda.verify(rows, pool, step.slots, weights, self.form)
+            partial, ring = kda.verify(rows, cache, step.slots, weights, self.form)
         else:
-            partial, pool = kda.prefill(rows, pool, step.slots, step.begins, step.new, weights, self.form)
-        return partial.reshape(hidden.shape), pool, ring
+            partial, cache = kda.prefill(rows, cache, step.slots, step.begins, step.new, weights, self.form)
+        return Attended(partial.reshape(hidden.shape), cache, chosen, ring)
 
 
 class DenseMLP(nnx.Module):
@@ -143,16 +193,16 @@ class DecoderLayer(nnx.Module):
         self.ffn = ffn(forms, layout, weights["ffn"])
 
     def __call__(
-        self, stream: Stream, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
-    ) -> tuple[Stream, Any, Ring | None]:
-        """The stream after the layer, its cache, and the ring of a linear-attention layer in a verify step."""
-        rows = len(step.tokens)  # the stream is padded to equal parts of the attention group
+        self, carried: Carried, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
+    ) -> tuple[Carried, Any, Ring | None]:
+        """What the next layer is given, the layer's cache, and the ring of linear attention in a verify step."""
+        stream, rows = carried.stream, len(step.tokens)  # the stream is padded to equal parts of the attention group
         normed = self._read(ATTENTION, self.input_norm, stream)[:rows]
-        partial, cache, ring = self.attention(normed, cache, step, rotation, phase)
-        partial = jnp.pad(partial, ((0, len(stream.sum) - rows), (0, 0)))
+        attended = self.attention(normed, cache, step, rotation, phase, carried.chosen)
+        partial = jnp.pad(attended.partial, ((0, len(stream.sum) - rows), (0, 0)))
         stream = open_block(stream) if self.opens else stream
         read = functools.partial(self._read, FFN, self.post_attention_norm)
-        return self.ffn(partial, stream, read, step), cache, ring
+        return Carried(self.ffn(partial, stream, read, step), attended.chosen), attended.cache, attended.ring
 
     def _read(self, name: str, norm: nnx.Param, stream: Stream) -> Rows:
         return read_normed(stream, values(self.residual), name, norm.get_value(), self.eps)
@@ -167,6 +217,8 @@ def read_normed(stream: Stream, residual: Any, name: str, norm: Array, eps: floa
 def _attention(shape: Attention, forms: Forms, layout: Layout, weights: Any) -> nnx.Module:
     if isinstance(shape, KDA):
         return DeltaAttention(shape, forms, layout, weights)
+    if isinstance(shape, MLA) and shape.indexer is not None:
+        return SparseAttention(shape, forms, layout, weights)
     return CachedAttention(shape, forms, layout, weights)
 
 

@@ -14,14 +14,16 @@ from jaxtyping import Array, Int
 
 from layouts.decoder import weights
 from layouts.decoder.cache import Room, cache_shapes, cache_specs
+from layouts.decoder.modules import Carried
 from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
 from layouts.decoder.step import Phase, Step, step_specs
+from layouts.kda import KDA
 from layouts.kda import sharded as kda
 from layouts.kda.verify import Ring
 from layouts.layout import Layout
 from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
+from layouts.mla import MLA
 from layouts.models.forms import Forms
-from layouts.models.layer import KDA
 from layouts.models.model import Model
 from layouts.residual.attention_residual import Stream
 
@@ -73,20 +75,23 @@ class StageProgram:
         return tuple(kda.ring_specs(self.axes) if w else None for w in wanted)
 
     def entering_specs(self) -> Any:
-        """How tokens, or the stream of the stage before, are cut."""
-        return self.axes.spec("requests") if self.part.first else self.stream_specs(self.part.layers.start)
+        """How tokens, or what the stage before left, are cut."""
+        return self.axes.spec("requests") if self.part.first else self.carried_specs(self.part.layers.start)
 
-    def stream_specs(self, layer: int) -> Stream:
-        """How the stream before a layer is cut, and the blocks that it then has."""
+    def carried_specs(self, layer: int) -> Carried:
+        """How what is carried to a layer is cut; how many blocks the stream then has, and whether tokens are chosen."""
         by_request: Any = self.axes.spec("requests", None)
-        residual = self.model.residual
-        return Stream(by_request, (by_request,) * (0 if residual is None else residual.blocks_before(layer)))
+        chosen: Any = self.axes.spec("requests", None, None)
+        residual, before = self.model.residual, [la.attention for la in self.model.layers[:layer]]
+        stream = Stream(by_request, (by_request,) * (0 if residual is None else residual.blocks_before(layer)))
+        sparse = any(isinstance(attention, MLA) and attention.indexer for attention in before)
+        return Carried(stream, chosen if sparse else None)
 
     def body(self, phase: Phase) -> Callable[..., Stepped]:
         """The stage as a function of whole arrays: parameters, what enters, caches, step."""
         graph, specs = self.module(self.weight_specs())
         each, by_request = self.axes.spec("requests"), self.axes.spec("requests", None)
-        leaving = Output(each, by_request) if self.part.last else self.stream_specs(self.part.layers.stop)  # pyright: ignore[reportArgumentType]
+        leaving = Output(each, by_request) if self.part.last else self.carried_specs(self.part.layers.stop)  # pyright: ignore[reportArgumentType]
 
         def run(held: Any, entering: Any, caches: tuple[Any, ...], step: Step) -> Stepped:
             return nnx.merge(graph, held)(entering, caches, step, phase)

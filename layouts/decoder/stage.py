@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from layouts.decoder import staging, weights
-from layouts.decoder.modules import DecoderLayer, padded_rows, parameters, read_normed, values
+from layouts.decoder.modules import Carried, DecoderLayer, padded_rows, parameters, read_normed, values
 from layouts.decoder.step import Phase, Step
 from layouts.kda.verify import Ring
 from layouts.layout import Layout
@@ -35,7 +35,7 @@ class Output(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """What a stage leaves: the stream for the next one or the output, caches, and rings of linear attention."""
+    """What a stage leaves: what the next one is given or the output, caches, and rings of linear attention."""
 
     leaving: Any
     caches: tuple[Any, ...]
@@ -88,11 +88,11 @@ class Stage(nnx.Module):
                 self.lm_head = nnx.Param(held["lm_head"])
 
     def __call__(self, entering: Any, caches: tuple[Any, ...], step: Step, phase: Phase) -> Stepped:
-        """`entering`: tokens of an attention group in the first stage, the stream in any other."""
+        """`entering`: tokens of an attention group in the first stage, what the stage before left in any other."""
         axes = axes_of(self.part.layout)
-        stream = Stream(self._embedded(entering, axes)) if self.part.first else entering
-        stream, caches, rings = self._through_layers(stream, caches, step, phase, axes)
-        leaving = self._output(stream, step, phase, axes) if self.part.last else stream
+        carried = Carried(Stream(self._embedded(entering, axes))) if self.part.first else entering
+        carried, caches, rings = self._through_layers(carried, caches, step, phase, axes)
+        leaving = self._output(carried.stream, step, phase, axes) if self.part.last else carried
         return Stepped(leaving, caches, rings)
 
     def _embedded(self, tokens: Int[Array, " rows"], axes: Axes) -> Float[Array, "padded hidden"]:
@@ -101,8 +101,8 @@ class Stage(nnx.Module):
             return vocab.embed(self.embed_tokens.get_value(), jnp.pad(tokens, (0, missing)), axes)
 
     def _through_layers(
-        self, stream: Stream, caches: tuple[Any, ...], step: Step, phase: Phase, axes: Axes
-    ) -> tuple[Stream, tuple[Any, ...], tuple[Ring | None, ...]]:
+        self, carried: Carried, caches: tuple[Any, ...], step: Step, phase: Phase, axes: Axes
+    ) -> tuple[Carried, tuple[Any, ...], tuple[Ring | None, ...]]:
         split = [nnx.split(layer) for layer in self.layers]
         rotation = self._rotation(step)
         buffer = self._arriving(split, 0, axes)
@@ -111,10 +111,10 @@ class Stage(nnx.Module):
             if buffer is not None:
                 held = staging.staged(held, self.along[i], buffer)
             buffer = self._arriving(split, i + 1, axes)
-            stream, cache, ring = _layer(graph, held, stream, caches[i], step, rotation, phase)
+            carried, cache, ring = _layer(graph, held, carried, caches[i], step, rotation, phase)
             after.append(cache)
             rings.append(ring)
-        return stream, tuple(after), tuple(rings)
+        return carried, tuple(after), tuple(rings)
 
     def _arriving(self, split: list[Any], i: int, axes: Axes) -> Array | None:
         """The staging buffer of a layer, if it is kept by rows."""
@@ -143,10 +143,10 @@ class Stage(nnx.Module):
 
 @partial(jax.jit, static_argnums=(0, 6))
 def _layer(
-    graph: Any, held: Any, stream: Stream, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
-) -> tuple[Stream, Any, Ring | None]:
+    graph: Any, held: Any, carried: Carried, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
+) -> tuple[Carried, Any, Ring | None]:
     """One layer; like layers share its trace."""
-    return nnx.merge(graph, held)(stream, cache, step, rotation, phase)
+    return nnx.merge(graph, held)(carried, cache, step, rotation, phase)
 
 
 def _along(model: Model, forms: Forms, part: Part, layer: int) -> staging.Along:

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 import layouts.dense.sharded as dense
+import layouts.dsa.sharded as dsa
 import layouts.gqa.sharded as gqa
 import layouts.kda.sharded as kda
 import layouts.mla.sharded as mla
@@ -61,7 +62,7 @@ def layer_shapes(layer: Layer, layout: Layout) -> Tree:
 def _attention_shapes(attention: MLA | GQA | KDA, layout: Layout) -> Tree:
     match attention:
         case MLA():
-            return mla.weight_shapes(attention)
+            return (dsa if attention.indexer else mla).weight_shapes(attention)
         case GQA():
             return gqa.weight_shapes(attention, layout.attn_tp)
         case KDA():
@@ -97,7 +98,7 @@ def layer_specs(layer: Layer, layout: Layout, axes: Axes, sharded: bool) -> Tree
 def _attention_specs(attention: MLA | GQA | KDA, layout: Layout, axes: Axes) -> Tree:
     match attention:
         case MLA():
-            return mla.weight_specs(attention, axes, layout.dcp_backend)
+            return (dsa if attention.indexer else mla).weight_specs(attention, axes, layout.dcp_backend)
         case GQA():
             return gqa.weight_specs(attention, axes)
         case KDA():

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from layouts.cache.attend import attend_whole
 from layouts.combine.partial import visible
+from layouts.dsa.form import IndexForm
 from layouts.dsa.shape import Indexer
 from layouts.linear import linear
 from layouts.mla.reference import Weights, absorbed, attend_latents, low_rank, output
@@ -21,14 +22,6 @@ from layouts.rotary import Rotation, rotate
 from layouts.serving.errors import EngineRuleError
 
 _NOWHERE = jnp.iinfo(jnp.int32).max  # sorts behind every position
-
-
-class IndexForm(NamedTuple):
-    """What families that share the indexer differ in: the order of its rotary pairs (the angles are the attention's),
-    and the epsilon of its key norm. The rotary values come first in a head, before those without position."""
-
-    interleaved: bool
-    eps: float = 1e-6
 
 
 class Indexed(NamedTuple):

@@ -21,7 +21,8 @@ from layouts.cache.batch import Batch, local_row, read, write
 from layouts.collectives import AxisNames, all_gather, all_gather_same, axis_index
 from layouts.combine.partial import visible
 from layouts.combine.sharded import combine
-from layouts.dsa.reference import Indexed, IndexForm, best, handed_on, indexer_of, project_index, scores
+from layouts.dsa.form import IndexForm
+from layouts.dsa.reference import Indexed, best, handed_on, indexer_of, project_index, scores
 from layouts.dsa.shape import Indexer
 from layouts.mesh import Axes
 from layouts.mla.reference import Weights, absorbed, attend_latents, low_rank, output
@@ -50,7 +51,7 @@ def index_pool_spec(axes: Axes, design: str) -> PartitionSpec:
 
     replicated: as many rows as the group has logical slots; sharded: as many a rank as its pool of latents has.
     """
-    return axes.spec("attn_dp" if _is_replicated(design) else ("attn_dp", "dcp"), None)
+    return axes.spec("requests" if _is_replicated(design) else ("requests", "dcp"), None)
 
 
 def decode(

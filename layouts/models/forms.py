@@ -6,6 +6,7 @@ Costs do not depend on it, so only programs read it, and a config that lacks suc
 from dataclasses import dataclass
 
 from layouts.dense.activation import Activation, SiTU, SwiGLU
+from layouts.dsa.form import IndexForm
 from layouts.kda.reference import Form as KDAForm
 from layouts.models.config import Config
 from layouts.models.rotary import Rotary
@@ -24,6 +25,7 @@ class Forms:
     rotary: Rotary | None = None
     router: Router | None = None
     kda: KDAForm | None = None
+    index: IndexForm | None = None
 
     @property
     def mixture(self) -> Mixture:

@@ -16,8 +16,8 @@ Ffn = Dense | MoE
 
 @dataclass(frozen=True)
 class Layer:
-    """An attention and a feed-forward shape of one hidden width. Equal layers are one kind. `residual`: what they read is
-    a mixture of the stream and earlier states of it."""
+    """An attention and a feed-forward shape of one hidden width. Equal layers are one kind. `residual`: what they read
+    is a mixture of the stream and earlier states of it."""
 
     attention: Attention
     ffn: Ffn

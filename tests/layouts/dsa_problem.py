@@ -12,7 +12,7 @@ import layouts.dsa.reference as reference
 import layouts.dsa.sharded as sharded
 import layouts.mla.reference as mla_reference
 from layouts.cache import Batch, KVPool
-from layouts.dsa.reference import IndexForm
+from layouts.dsa.form import IndexForm
 from layouts.rotary import Rotation
 from layouts.serving import owner as owners
 from tests.layouts import dsa_oracle as oracle

@@ -17,7 +17,7 @@ import layouts.mla.reference as mla_reference
 from layouts.cache import Batch
 from layouts.collectives import psum
 from layouts.dsa import Indexer
-from layouts.dsa.reference import IndexForm
+from layouts.dsa.form import IndexForm
 from layouts.layout import Layout
 from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 from layouts.mla import MLA

@@ -2,6 +2,7 @@
 
 from layouts.dense import Dense
 from layouts.dsa import Indexer
+from layouts.dsa.form import IndexForm
 from layouts.mla import MLA
 from layouts.models.config import LARGEST_DEPTH, Config
 from layouts.models.families.body import Body, depth
@@ -30,6 +31,7 @@ def forms(config: Config) -> Forms:
         activation=activation(config),
         rotary=read_rotary(config, config.size("qk_rope_head_dim"), config.flag("rope_interleave", True)),
         router=router(config),
+        index=IndexForm(config.flag("indexer_rope_interleave")) if config.has("index_topk") else None,
     )
 
 
