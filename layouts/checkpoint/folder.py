@@ -1,10 +1,12 @@
 """A folder of weights as Hugging Face saves it: one safetensors file, or several and an index of them.
 
-Boxes are read with `np.memmap` over the byte range that the header names, for every dtype alike: safetensors' own numpy
-reader knows no fp8, and keeps the pages of a file mapped until it is closed. Here the map lasts as long as the read.
+Boxes are read with `np.memmap` over the bytes that the header names, for every dtype alike: safetensors' own numpy
+reader knows no fp8, and keeps the pages of a file mapped until it is closed. Here a run of rows is mapped at a time, so
+that a box cut across the rows of a large tensor does not count the tensor as resident.
 """
 
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from layouts.checkpoint.views import Box, lengths
 _ONE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _SHOWN: Final = 10
+_MAPPED: Final = 1 << 24  # bytes of a file that are mapped at a time, or one row where that is longer
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,19 @@ class Folder:
     def read(self, name: str, box: Box) -> np.ndarray:
         """A copy of a box of a tensor."""
         entry = self.entries[name]
-        if 0 in lengths(box):
-            return np.empty(lengths(box), entry.dtype)
-        mapped = np.memmap(entry.file, np.uint8, "r", entry.start, (_bytes(entry),)).view(entry.dtype)
-        return np.array(mapped.reshape(entry.shape)[box])
+        out = np.empty(lengths(box), entry.dtype)
+        if not out.size:
+            return out
+        # a scalar is a row of one
+        shape, cuts, rows = entry.shape or (1,), box or (slice(0, 1),), out.reshape(out.shape or (1,))
+        size, at = math.prod(shape[1:]), cuts[0].start
+        step = max(1, _MAPPED // (size * entry.dtype.itemsize))
+        for first in range(at, cuts[0].stop, step):
+            count = min(step, cuts[0].stop - first)
+            start, end = (entry.start + row * size * entry.dtype.itemsize for row in (first, first + count))
+            mapped = np.memmap(entry.file, np.uint8, "r", start, (end - start,)).view(entry.dtype)
+            rows[first - at : first - at + count] = mapped.reshape(count, *shape[1:])[(slice(None), *cuts[1:])]
+        return out
 
     def dtype(self, name: str) -> np.dtype:
         """In which a tensor is stored."""
@@ -65,10 +77,6 @@ def listed(names: list[str]) -> str:
     """Names in a row, ten of them at most and a count of the others."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _bytes(entry: Entry) -> int:
-    return int(np.prod(entry.shape, dtype=np.int64)) * entry.dtype.itemsize
 
 
 def _read_index(path: pathlib.Path) -> dict[str, str]:

@@ -59,7 +59,7 @@ def read_header(file: pathlib.Path) -> dict[str, Entry]:
         size = file.stat().st_size
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            if size < 8 or length > min(size - 8, LARGEST_HEADER):
+            if length > min(size - 8, LARGEST_HEADER):
                 raise CheckpointError(f"{file}: {size} bytes hold no safetensors header of {length}; {_AGAIN}")
             text = opened.read(length)
     except OSError as error:

@@ -23,9 +23,11 @@ def place(views: Any, shardings: Any, dtype: jax.typing.DTypeLike | None = None)
     )
 
 
-def _placed(view: View, sharding: Sharding, dtype: np.dtype) -> jax.Array:
-    def part(index: tuple[slice, ...] | None) -> np.ndarray:
-        return np.ascontiguousarray(view[index or ()], dtype)
+def read_part(view: View, index: tuple[slice, ...], dtype: np.dtype) -> np.ndarray:
+    """A device's part of a weight as it is sent: the index as JAX gives it, row-major, in the dtype."""
+    return np.ascontiguousarray(view[index], dtype)
 
-    placed = jax.make_array_from_callback(view.shape, sharding, part)
+
+def _placed(view: View, sharding: Sharding, dtype: np.dtype) -> jax.Array:
+    placed = jax.make_array_from_callback(view.shape, sharding, lambda index: read_part(view, index or (), dtype))
     return placed.block_until_ready()

@@ -55,6 +55,16 @@ def test_boxes_are_those_of_the_saved_array(tmp_path, dtype):
     assert folder.read("none", box_of((), (0, 3))).shape == (0, 3)
 
 
+@pytest.mark.parametrize("mapped", [1, 24, 50, 1 << 20])
+def test_runs_of_rows_that_are_mapped_one_by_one_make_the_box(tmp_path, monkeypatch, mapped):
+    monkeypatch.setattr("layouts.checkpoint.folder._MAPPED", mapped)  # bytes; a row has 24
+    rows, scalar = np.arange(42, dtype=np.float32).reshape(7, 6), np.array(3.0, np.float32)
+    save_file({"rows": rows, "scalar": scalar}, tmp_path / ONE)
+    folder = open_folder(tmp_path)
+    np.testing.assert_array_equal(folder.read("rows", (slice(1, 6), slice(2, 5))), rows[1:6, 2:5])
+    assert folder.read("scalar", ()).shape == () and folder.read("scalar", ()) == 3.0
+
+
 def test_shards_are_found_through_the_index(tmp_path):
     save_file({"a": np.ones(2, np.float32)}, tmp_path / "x-1.safetensors")
     save_file({"b": np.full(3, 7, np.int8)}, tmp_path / "x-2.safetensors")

@@ -30,10 +30,11 @@ from layouts.checkpoint.views import (
 
 @dataclass
 class Memory:
-    """Arrays by name, and how many values were read of them."""
+    """Arrays by name, and how many values were read of them in how many reads."""
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     values_read: int = 0
+    reads: int = 0
 
     def stored(self, shape: tuple[int, ...], dtype: str = "int32") -> tuple[View, np.ndarray]:
         """A view of a new array without equal values, and the array."""
@@ -43,6 +44,7 @@ class Memory:
 
     def read(self, name: str, box: Box) -> np.ndarray:
         self.values_read += math.prod(lengths(box))
+        self.reads += 1
         return self.arrays[name][box].copy()
 
     def dtype(self, name: str) -> np.dtype:
@@ -127,6 +129,9 @@ def test_what_is_read_is_the_box_and_nothing_twice():
         memory.values_read = 0
         made.read(box)
         assert memory.values_read == read, made
+    memory.reads = 0
+    by_head.read((slice(0, 3), slice(0, 2), slice(0, 6)))
+    assert memory.reads == 1  # whole runs lie side by side
     np.testing.assert_array_equal(flat(by_head).read((slice(5, 20),)), array.reshape(-1)[5:20])
 
 

@@ -106,14 +106,13 @@ def _residual(claims: Claims, name: str, residual: AttentionResidual | None, *re
 def _ignored(model: Model, claims: Claims, naming: Naming, body: str, head: str) -> Callable[[str], bool]:
     """Tensors that the decoder of the model does without: angles, pictures, a tied head's copy, and MTP layers.
 
-    An MTP layer is one past the model's last that has the projection of embedding and hidden state, `eh_proj`.
+    A head that is not tied has been asked for. An MTP layer is one past the model's last that has the projection of
+    embedding and hidden state, `eh_proj`.
     """
     layer_of = re.compile(rf"^{re.escape(body)}layers\.(\d+)\.")
 
     def ignored(name: str) -> bool:
-        if model.tied and name == head:
-            return True
-        if _ANGLES.search(name) or any(pattern.search(name) for pattern in naming.others):
+        if name == head or _ANGLES.search(name) or any(pattern.search(name) for pattern in naming.others):
             return True
         layer = layer_of.match(name)
         return layer is not None and int(layer[1]) >= len(model.layers) and claims.has(f"{layer[0]}eh_proj.weight")
