@@ -24,6 +24,7 @@ from layouts.mla import MLA
 from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.quantities import Traits, quantities
+from layouts.traits import traits_of
 from layouts.stages import heaviest_stages, layer_counts
 
 # CPU work of a step (scheduling, control sync, launch): hidden while the GPU's step is longer. 3.07 ms is the control
@@ -150,25 +151,3 @@ def evaluate_batch(tables: Tables, cuts: Cut, case: Case) -> Evaluation:
         for part in np.split(rows, padded // CHUNK)
     ]
     return jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts])[:count], *chunks)
-
-
-def traits_of(model: Model) -> Traits:
-    """The numbers of a model on which quantities depend."""
-    layers = model.layers
-    latent = [la.attention for la in layers if isinstance(la.attention, MLA)]
-    windows = [la.attention.window for la in layers if isinstance(la.attention, GQA) and la.attention.window]
-    moe = next((la.ffn for la in layers if isinstance(la.ffn, MoE)), None)
-    indexer = next((a.indexer for a in latent if a.indexer), None)
-    draft = model.draft
-    window = draft is not None and draft.kv == "window"
-    drafted = [la.attention.window for la in draft.layers if isinstance(la.attention, GQA)] if draft and window else []
-    return Traits(
-        heads=latent[0].heads if latent else 1,
-        kv_heads=model.kv_heads,
-        experts=moe.experts if moe else 0,
-        topk=moe.topk if moe else 0,
-        index_topk=indexer.topk if indexer else 0,
-        window=max(windows, default=0),
-        draft_rows=draft.block if draft and window else 1,
-        draft_window=max(drafted, default=0),
-    )

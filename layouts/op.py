@@ -25,8 +25,11 @@ class Op:
 
     flops, bytes (HBM, read plus written) and ctas are those of one rank; `payload`, `size`, `stride` follow
     `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
-    belongs to (0 or 1 in a valid layout). `program` is False for an engine's kernel that has no JAX program here: it is
-    priced, never audited.
+    belongs to (0 or 1 in a valid layout).
+
+    The JAX program here may do other than what engines do and the time model prices: `program_flops` and
+    `program_payload` are then the program's, and `program` is False for what it does not do at all. Only the audit
+    reads these three. They may name the quantities of `symbols.PROGRAM_MEANING` besides the usual ones.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Op:
     stream: Stream = Stream.MAIN
     share: Expr = ONE
     program: bool = True
+    program_flops: Expr | None = None
+    program_payload: Expr | None = None
 
     def substitute(self, replacements: Mapping[str, Expr]) -> "Op":
         """The same op of another part of the step, with some quantities replaced."""
@@ -53,10 +58,17 @@ class Op:
             raise ValueError(f"op {self.name!r} must be a kernel or an exchange, and not both")
 
 
-def gemm(tensor: Tensor, precision: Precision, family: Family = Family.GEMM, read: Expr | None = None) -> Op:
+def gemm(
+    tensor: Tensor,
+    precision: Precision,
+    family: Family = Family.GEMM,
+    read: Expr | None = None,
+    program_rows: Expr | None = None,
+) -> Op:
     """The product of a weight with its activation rows: 2 x out x in x rows FLOPs; weight, input and output bytes.
 
-    `read` replaces the weight bytes where only part of the resident weight is touched (experts).
+    `read` replaces the weight bytes where only part of the resident weight is touched (experts). `program_rows`: rows
+    that the JAX program multiplies, where shapes must be fixed beforehand.
     """
     if tensor.rows is None:
         raise ValueError(f"{tensor.name} multiplies nothing")
@@ -70,6 +82,7 @@ def gemm(tensor: Tensor, precision: Precision, family: Family = Family.GEMM, rea
         rate=Rate(stored.rate),
         flops=tensor.rows * (2 * tensor.parameters) / cut,
         bytes=read + tensor.activations() * _BF16,
+        program_flops=None if program_rows is None else program_rows * (2 * tensor.parameters) / cut,
     )
 
 
@@ -84,7 +97,22 @@ def elementwise(name: str, moved: Expr | Number, share: Expr = ONE) -> Op:
 
 
 def exchange(
-    name: str, kind: CollectiveKind, payload: Expr, size: Expr, *, stride: Expr = ONE, share: Expr = ONE
+    name: str,
+    kind: CollectiveKind,
+    payload: Expr,
+    size: Expr,
+    *,
+    stride: Expr = ONE,
+    share: Expr = ONE,
+    program_payload: Expr | None = None,
 ) -> Op:
     """A collective on the main stream, where the next kernel needs its result."""
-    return Op(name, collective=kind, payload=payload, size=size, stride=stride, share=share)
+    return Op(
+        name,
+        collective=kind,
+        payload=payload,
+        size=size,
+        stride=stride,
+        share=share,
+        program_payload=program_payload,
+    )

@@ -96,8 +96,7 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
     replicated = (1.0 - gathers_queries) * several["dcp"]
     whole_attention = 1.0 - several["attn_tp"]
     groups, copies = _above_one(cut.attn_dp * cut.attn_cp), several["moe_dp"]  # rows of their own, experts of their own
-    summed = groups * cut.weight("padding=sum_len")
-    apart = groups + copies - groups * copies
+    summed, longest = groups * cut.weight("padding=sum_len"), groups * cut.weight("padding=max_len")
     expert_group = cut.tp / cut.moe_dp
     return {
         "dense_tp": cut.attn_tp,
@@ -110,11 +109,11 @@ def _cuts(ar: Arithmetic, cut: Cut, traits: Traits, several: Values) -> Values:
         "kv_head_ranks": ar.minimum(float(max(traits.kv_heads, 1)), cut.attn_tp),
         "replicated_q": replicated,
         "by_all_to_all": exchanged,
-        "by_max_len": gathered * (apart - summed),
+        "by_max_len": gathered * (longest + (1.0 - groups) * copies),
         "by_sum_len": gathered * summed,
         "expert_group": expert_group,
         "copies_in_group": ar.maximum(1.0, cut.attn_tp / expert_group),
-        "by_one_group": gathered * (1.0 - apart),
+        "by_one_group": gathered * (1.0 - groups) * (1.0 - copies),
         "has_dcp": several["dcp"],
         "has_tp": several["tp"],
         "has_groups": several["attn_dp"],

@@ -100,6 +100,12 @@ def _whole_blocks(layout: Any, site: Site) -> Any:
     return _all([moe.intermediate % (layout.expert_tp * block) == 0 for moe in site.moes])
 
 
+def _copies_nest(layout: Any, site: Site) -> Any:
+    """Rows go from attention groups to whole copies of the experts, or copies stand inside one group."""
+    sharing = layout.ep * layout.expert_tp
+    return (sharing % layout.attn_tp == 0) | (layout.attn_tp % sharing == 0)
+
+
 def _backend_fits(layout: Any, site: Site) -> Any:
     return (layout.dcp_backend != "fi_a2a") | ((layout.dcp <= site.domain) & (site.domain > site.gpus_per_host))
 
@@ -196,6 +202,14 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda la, s: (
             f"expert_tp = {la.expert_tp} cuts the expert width ({', '.join(str(m.intermediate) for m in s.moes)}) "
             f"inside a quantisation block of {s.model.precision['experts'].block}"
+        ),
+    ),
+    Rule(
+        ("attn_tp", "ep", "expert_tp"),
+        _copies_nest,
+        lambda la, s: (
+            f"ep x expert_tp = {la.ep} x {la.expert_tp} = {la.ep * la.expert_tp} and attn_tp = {la.attn_tp} do not "
+            "divide each other"
         ),
     ),
     Rule(

@@ -85,9 +85,19 @@ MEANING: Final[dict[str, str]] = {
     "dispatch_tokens": "rows a rank may dispatch: the DeepEP buffer's bound",
 }
 
+# What only the JAX program depends on: its shapes are fixed before a step, and hold the most that may come.
+PROGRAM_MEANING: Final[dict[str, str]] = {
+    "choices": "most of a row's top-k experts that one rank can hold: min(top-k, experts / ep)",
+    "table_tokens": "tokens that a rank's table has room for: batch x ceil(context / dcp)",
+    "window_table_tokens": "those of them that some verified row sees in a sliding window",
+    "index_table_tokens": "index keys that a rank's table has room for: batch x context",
+    "chosen_tokens": "tokens that an index chooses for a row: min(top-k, context)",
+    "inverse_levels": "joins that invert a triangle of the verify width: ceil(log2(verify))",
+}
+
 
 def _symbol(name: str) -> Expr:
-    if name not in MEANING:
+    if name not in MEANING and name not in PROGRAM_MEANING:
         raise KeyError(f"unknown quantity {name!r}")
     return Expr.symbol(name)
 
@@ -118,6 +128,9 @@ INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = (
     _symbol("attention_ctas"),
 )
 SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
+CHOICES, INVERSE_LEVELS, CHOSEN_TOKENS = _symbol("choices"), _symbol("inverse_levels"), _symbol("chosen_tokens")
+TABLE_TOKENS, WINDOW_TABLE_TOKENS = _symbol("table_tokens"), _symbol("window_table_tokens")
+INDEX_TABLE_TOKENS = _symbol("index_table_tokens")
 HAS_TP = _symbol("has_tp")
 WINDOW_HELD = _symbol("window_held")
 GRAPH_ROWS = _symbol("graph_rows")

@@ -1,6 +1,6 @@
 """What the count of a program is: FLOPs by label and exchanges by kind, bytes and group, as exact integers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hw.errors import MeshwrightError
@@ -110,3 +110,16 @@ class Tally:
         """The result."""
         merged = tuple(replace(one, count=count) for one, count in self.exchanges.items())
         return Counts(dict(self.flops), merged, tuple(self.left_out), tuple(self.notes))
+
+
+def merged(parts: Iterable[Counts]) -> Counts:
+    """Several programs that run one after another, as one."""
+    tally = Tally()
+    for part in parts:
+        for label, flops in part.flops.items():
+            tally.compute(label, flops)
+        for one in part.collectives:
+            tally.exchange(replace(one, count=1), one.count)
+        tally.left_out |= dict.fromkeys(part.left_out)
+        tally.notes |= dict.fromkeys(part.notes)
+    return tally.counts()

@@ -4,12 +4,12 @@ from hw.work import Family, Rate
 from layouts.dsa.shape import Indexer
 from layouts.expression import Expr
 from layouts.op import Op
-from layouts.symbols import INDEX_TOKENS, KV_TOKENS, PREFIX_TOKENS, ROWS, VERIFY
+from layouts.symbols import INDEX_TABLE_TOKENS, INDEX_TOKENS, KV_TOKENS, PREFIX_TOKENS, ROWS, VERIFY
 
 
 def decode_scores(indexer: Indexer) -> tuple[Op, ...]:
     """Scores of a decode step over the replicated index keys."""
-    return _scores(indexer, INDEX_TOKENS * VERIFY, INDEX_TOKENS)
+    return _scores(indexer, INDEX_TOKENS * VERIFY, INDEX_TOKENS, INDEX_TABLE_TOKENS * VERIFY)
 
 
 def prefill_scores(indexer: Indexer) -> tuple[Op, ...]:
@@ -17,7 +17,7 @@ def prefill_scores(indexer: Indexer) -> tuple[Op, ...]:
     return _scores(indexer, ROWS * PREFIX_TOKENS, KV_TOKENS)
 
 
-def _scores(indexer: Indexer, pairs: Expr, keys: Expr) -> tuple[Op, ...]:
+def _scores(indexer: Indexer, pairs: Expr, keys: Expr, room: Expr | None = None) -> tuple[Op, ...]:
     """All index heads of `pairs` of (row, key); nothing where the layer shares another's index."""
     if indexer.shared:
         return ()
@@ -28,5 +28,6 @@ def _scores(indexer: Indexer, pairs: Expr, keys: Expr) -> tuple[Op, ...]:
             rate=Rate.FP8,
             flops=pairs * (2 * indexer.heads * indexer.head_dim),
             bytes=keys * indexer.key_bytes,
+            program_flops=None if room is None else room * (2 * indexer.heads * indexer.head_dim),
         ),
     )

@@ -14,8 +14,10 @@ from layouts.symbols import (
     KV_TOKENS,
     PREFIX_TOKENS,
     ROWS,
+    TABLE_TOKENS,
     VERIFY,
     WINDOW_PREFIX_TOKENS,
+    WINDOW_TABLE_TOKENS,
     WINDOW_TOKENS,
 )
 from layouts.tensor import Precision, Tensor
@@ -26,7 +28,8 @@ _BF16 = 2
 def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a decode or verify step."""
     tokens = WINDOW_TOKENS if gqa.window else KV_TOKENS
-    core = _core("gqa_decode", gqa, precision, DCP * gqa.heads / ATTN_TP, tokens * VERIFY, tokens)
+    room = (WINDOW_TABLE_TOKENS if gqa.window else TABLE_TOKENS) * VERIFY
+    core = _core("gqa_decode", gqa, precision, DCP * gqa.heads / ATTN_TP, tokens * VERIFY, tokens, room)
     exchanges = combine(gqa.heads, gqa.head_dim, gqa.head_dim, False)
     return (*gemms(tensors, precision), _prepare(gqa), core, *exchanges)
 
@@ -44,7 +47,9 @@ def _prepare(gqa: GQA) -> Op:
     return elementwise("gqa_prepare", (queries + pairs) * (2 * _BF16 * gqa.head_dim))
 
 
-def _core(name: str, gqa: GQA, precision: Precision, heads: Expr, keys: Expr, tokens: Expr) -> Op:
+def _core(
+    name: str, gqa: GQA, precision: Precision, heads: Expr, keys: Expr, tokens: Expr, room: Expr | None = None
+) -> Op:
     """Attention of `heads` query heads over `keys` (query, key) pairs: 2 x head_dim for scores, as many for values."""
     return Op(
         name,
@@ -52,4 +57,5 @@ def _core(name: str, gqa: GQA, precision: Precision, heads: Expr, keys: Expr, to
         rate=Rate.BF16,
         flops=heads * keys * (4 * gqa.head_dim),
         bytes=tokens * gqa.kv_bytes(precision["kv"].name) + heads * ROWS * (2 * _BF16 * gqa.head_dim),
+        program_flops=None if room is None else heads * room * (4 * gqa.head_dim),
     )

@@ -10,12 +10,15 @@ from layouts.op import Op, elementwise, gemms
 from layouts.symbols import (
     ATTENTION_CTAS,
     ATTN_TP,
+    BATCH,
+    CHOSEN_TOKENS,
     DCP,
     KV_TOKENS,
     PREFIX_TOKENS,
     ROWS,
     SPARSE_PREFIX_TOKENS,
     SPARSE_TOKENS,
+    TABLE_TOKENS,
     VERIFY,
 )
 from layouts.tensor import Precision, Tensor
@@ -57,6 +60,8 @@ def _attention(mla: MLA, precision: Precision) -> Op:
     """All heads of the DCP group over this rank's tokens: 2 x (latent + rope) for scores, 2 x latent for values."""
     tokens = SPARSE_TOKENS if mla.indexer else KV_TOKENS
     heads = DCP * mla.heads / ATTN_TP
+    # a rank may hold all that a row chooses, so the program has room for that many on each
+    pairs = BATCH * VERIFY * CHOSEN_TOKENS if mla.indexer else TABLE_TOKENS * VERIFY
     return Op(
         "mla_decode",
         family=Family.ATTENTION,
@@ -64,4 +69,5 @@ def _attention(mla: MLA, precision: Precision) -> Op:
         flops=tokens * VERIFY * heads * (2 * (mla.kv_values + mla.kv_lora)),
         bytes=tokens * mla.kv_bytes(precision["kv"].name) + ROWS * heads * (_BF16 * (mla.kv_values + mla.kv_lora)),
         ctas=ATTENTION_CTAS,
+        program_flops=pairs * heads * (2 * (mla.kv_values + mla.kv_lora)),
     )

@@ -49,7 +49,7 @@ def by_all_to_all(
     done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True))[:, 0]
     back = all_to_all(done.astype(x.dtype), axes["ep"], 0, 0)
     parts = jnp.take(back, place, axis=0, mode="fill", fill_value=0).reshape(rows, topk, -1)
-    return jnp.einsum("rk,rkw->rw", routing.weights, parts.astype(jnp.float32)).astype(x.dtype)
+    return weighted(parts, routing.weights).astype(x.dtype)
 
 
 def by_gather(
@@ -63,7 +63,14 @@ def by_gather(
     """This rank's part of the weighted sum, for rows that every rank which shares the experts has."""
     one_of_those_sharing = axis_index(axes["expert_tp"]) == 0
     parts = grouped(x, local, experts, activation, one_of_those_sharing)
-    return jnp.einsum("rk,rkw->rw", weights, parts).astype(x.dtype)
+    return weighted(parts, weights).astype(x.dtype)
+
+
+def weighted(
+    parts: Float[Array, "rows topk width"], weights: Float[Array, "rows topk"]
+) -> Float[Array, "rows width"]:
+    """The sum of each row's choices, float32. No dot: it is bound by memory, and a GPU would round its operands."""
+    return (weights[:, :, None] * parts.astype(jnp.float32)).sum(axis=1)
 
 
 def _places(

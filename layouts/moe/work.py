@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from hw.work import CollectiveKind, Family
-from layouts.expression import ONE
+from layouts.expression import ONE, ZERO, Expr
 from layouts.moe.shape import MoE
 from layouts.op import Op, elementwise, exchange, gemm
-from layouts.symbols import BY_ALL_TO_ALL, EP, EXPERT_ROWS, EXPERT_TP, EXPERTS_TOUCHED, MOE_ROWS
+from layouts.symbols import BY_ALL_TO_ALL, BY_MAX_LEN, BY_ONE_GROUP, BY_SUM_LEN, CHOICES, EP, EXPERT_ROWS, EXPERT_TP, EXPERTS_TOUCHED, MOE_ROWS
 from layouts.tensor import Precision, Tensor
 
-_BF16 = 2
+_BF16, _INT32 = 2, 4
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
@@ -27,10 +27,20 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             sent * (width * _DISPATCH_BYTES + 4 * width // 128),
             EP,
             share=BY_ALL_TO_ALL,
+            program_payload=_room_to_send() * (_BF16 * width),
         ),
+        # an engine's message carries its expert's number in a header of its kernel's own
+        exchange("dispatch_numbers", CollectiveKind.DISPATCH, ZERO, EP, share=BY_ALL_TO_ALL, program_payload=_room_to_send() * _INT32),
         *(_expert_gemm(t, precision) for t in multiplied if _routed(t)),
         elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP),
-        exchange("combine", CollectiveKind.COMBINE, sent * (_BF16 * width), EP, share=BY_ALL_TO_ALL),
+        exchange(
+            "combine",
+            CollectiveKind.COMBINE,
+            sent * (_BF16 * width),
+            EP,
+            share=BY_ALL_TO_ALL,
+            program_payload=_room_to_send() * (_BF16 * width),
+        ),
         *(gemm(t, precision) for t in multiplied if _after(t)),
     )
 
@@ -39,7 +49,18 @@ def _expert_gemm(tensor: Tensor, precision: Precision) -> Op:
     """Only the experts that a token chose are read; each row is multiplied with the one expert that it was sent to."""
     stored = tensor.format(precision)
     read = EXPERTS_TOUCHED * ((stored.payload + stored.scale) * tensor.parameters) / tensor.cut
-    return gemm(tensor, precision, Family.GROUPED_GEMM, read)
+    return gemm(tensor, precision, Family.GROUPED_GEMM, read, _room_to_compute())
+
+
+def _room_to_send() -> Expr:
+    """Rows of the program's message to all ranks, against `moe_rows` x top-k on an engine's wire: to each rank as many
+    as it may have to send there."""
+    return EP * MOE_ROWS * CHOICES
+
+
+def _room_to_compute() -> Expr:
+    """Rows of the program's grouped GEMMs, against `expert_rows`: what may arrive, or be local of the gathered rows."""
+    return MOE_ROWS * CHOICES * (EP * BY_ALL_TO_ALL + BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
 
 
 def _routed(tensor: Tensor) -> bool:

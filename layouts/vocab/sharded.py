@@ -30,11 +30,12 @@ def embed(table: Float[Array, "part hidden"], tokens: Int[Array, " rows"], axes:
 def logits(
     hidden: Float[Array, "rows hidden"], head: Float[Array, "part hidden"], axes: Axes, vocab: int | None = None
 ) -> Float[Array, "shared_rows part"]:
-    """A rank's part of the scores, float32, for the rows of all groups that share its vocabulary.
+    """A rank's part of the scores, in the dtype of `hidden` as engines gather them, for the rows of all groups that
+    share its vocabulary.
 
     `vocab`: tokens that there are, where the head was padded to a multiple of vocab_tp; the others score -inf.
     """
-    scores = reference.logits(all_gather(hidden, groups_axes(axes), 0), head)
+    scores = reference.logits(all_gather(hidden, groups_axes(axes), 0), head).astype(hidden.dtype)
     if vocab is None:
         return scores
     token = axis_index(axes["vocab_tp"]) * head.shape[0] + jnp.arange(head.shape[0], dtype=jnp.int32)

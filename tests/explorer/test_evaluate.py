@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from explorer.evaluate import Case, Evaluation, evaluate, traits_of
+from explorer.evaluate import Case, Evaluation, evaluate
 from hw.arithmetic import Exact
 from hw.compat import x64
 from layouts.cut import cut_of
 from layouts.layout import Layout
+from layouts.traits import traits_of
 from tests.explorer.settings import ARTICLE, QWEN, V3, Setting, setting
 from tests.spaces import model_of
 

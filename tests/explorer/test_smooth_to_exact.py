@@ -17,7 +17,7 @@ from hw.programs import kept
 from layouts.cut import DEGREES, Cut, Scalar
 from tests.explorer.settings import ARTICLE, QWEN, V3, setting
 
-SHARPEST = 1e-5
+SHARPEST = 1e-6
 CHUNK = 1024
 
 _compiled = functools.partial(jax.jit, compiler_options=COMPILE_TO_RUN_ONCE)

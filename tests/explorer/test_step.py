@@ -93,7 +93,7 @@ def test_a_step_is_the_sum_of_its_ops(model: str, text: str, options: dict[str, 
     np.testing.assert_allclose(schedule.main, work, rtol=1e-9)
     np.testing.assert_allclose(schedule.gather, gather, rtol=1e-9, atol=1e-18)
     assert float(schedule.step) == pytest.approx(max(sum(work) + float(schedule.wait.sum()), float(schedule.host)))
-    assert float(schedule.gpu) >= sum(work)
+    assert float(schedule.gpu) >= sum(work) * (1 - 1e-12)
 
 
 def test_gathers_are_priced_only_where_weights_are_sharded() -> None:

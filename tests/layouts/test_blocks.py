@@ -312,9 +312,14 @@ def test_alternatives_exclude_each_other(name: str, data: st.DataObject) -> None
         shares = {op.name: op.share.evaluate(numbers) for op in block.ops}
         assert set(shares.values()) <= {0, 1}
         if "router" in shares:
-            gathers = [shares[n] for n in ("dispatch", "dp_all_gather", "dp_sum_gather", "attention_all_reduce")]
-            assert sum(gathers) == 1
-            assert sum(shares[n] for n in ("moe_all_reduce", "moe_all_gather")) == 1
+            ways = [shares[n] for n in ("dispatch", "dp_all_gather", "dp_sum_gather")]
+            alone = layout.dispatch == "all_gather" and layout.attn_dp * layout.attn_cp * layout.moe_dp == 1
+            assert sum(ways) == (0 if alone else 1)
+            latent = "moe_latent_all_reduce" in shares
+            assert shares["moe_latent_all_reduce" if latent else "moe_all_reduce"] + shares["moe_all_gather"] == 1
+            assert shares["attention_reduce_scatter"] + shares["attention_all_reduce"] == (
+                0 if shares["dp_sum_gather"] and not latent else 1
+            )
 
 
 def sequence(step: StepBlocks) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from jaxtyping import ArrayLike
 
-from explorer.evaluate import traits_of
+from layouts.traits import traits_of
 from hw.arithmetic import Exact
 from hw.compat import in_x64, x64
 from layouts.cut import Cut, cut_of

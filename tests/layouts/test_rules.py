@@ -80,6 +80,13 @@ BREAKS: list[tuple[str, Site, Layout, dict[str, Any], str]] = [
         {},
         "vocab_tp = 8 and attn_tp = 3 do not divide each other",
     ),
+    (
+        "copies across groups",
+        site(K3),
+        Layout(attn_dp=3, attn_tp=4, ep=3, moe_dp=4),
+        {},
+        "ep x expert_tp = 3 x 1 = 3 and attn_tp = 4 do not divide each other",
+    ),
     ("backend without dcp", site(K3), TP16, {"dcp_backend": "ag_rs"}, "dcp_backend = ag_rs needs dcp > 1"),
     ("fused backend", site(K3), DP2, {"dcp_backend": "fi_a2a"}, "fi_a2a needs multi-node NVLink: the domain is 8 GPUs"),
     ("exchange", site(K3), TP16, {"dispatch": "all_to_all"}, "all_to_all needs ep = tp > 1, and ep = 1, tp = 16"),

@@ -1,0 +1,124 @@
+"""What the cost side says that the program of a step does: its ops' program side, as exact integers."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from hw.arithmetic import Exact
+from hw.compat import x64
+from hw.work import CollectiveKind
+from layouts.blocks import Block, step_blocks
+from layouts.cut import cut_of
+from layouts.layout import Layout
+from layouts.load import Load
+from layouts.models.model import Model
+from layouts.op import Op, Stream
+from layouts.quantities import quantities
+from layouts.traits import traits_of
+
+Values = Mapping[str, Fraction]
+# The program's name for exchanges that engines make with kernels of their own.
+_AS_TRACED = {
+    CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.COMBINE: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.COPY_GATHER: CollectiveKind.ALL_GATHER,
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One op as the program does it, `count` times a step: FLOPs of a kernel, or payload and group of an exchange."""
+
+    block: str
+    name: str
+    count: int
+    flops: Fraction = Fraction(0)
+    kind: CollectiveKind | None = None
+    payload: Fraction = Fraction(0)
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Every op that the program has, and the names of those that are priced only."""
+
+    lines: tuple[Line, ...]
+    priced_only: tuple[str, ...]
+
+    @property
+    def flops(self) -> Fraction:
+        """FLOPs of all dots of a rank."""
+        return sum((line.flops * line.count for line in self.lines), Fraction(0))
+
+    def exchanges(self) -> Counter[tuple[CollectiveKind, int, Fraction]]:
+        """How often each (kind, ranks of the group, payload) is exchanged."""
+        found: Counter[tuple[CollectiveKind, int, Fraction]] = Counter()
+        for line in self.lines:
+            if line.kind is not None:
+                found[line.kind, line.size, line.payload] += line.count
+        return found
+
+
+def expected(model: Model, layout: Layout, values: Values) -> Expected:
+    """The program's side of every op of a decode step of one replica, drafts left out."""
+    blocks = step_blocks(model)
+    kept = layout.weight_shard_layers
+    lines: list[Line] = []
+    priced: dict[str, None] = {}
+    for index, block in enumerate(blocks.blocks):
+        places = [place for place, b in enumerate(blocks.sequence) if b == index]
+        if any(place in blocks.draft for place in places) or "draft" in block.name:
+            priced[block.name] = None
+            continue
+        layers = [place - blocks.target.start for place in places if place in blocks.target]
+        sharded = sum(kept.first <= layer <= kept.last for layer in layers)
+        lines += _lines(block, len(places), sharded, layout, values, priced)
+    return Expected(tuple(lines), tuple(priced))
+
+
+def _lines(
+    block: Block, count: int, sharded: int, layout: Layout, values: Values, priced: dict[str, None]
+) -> list[Line]:
+    lines = []
+    for op in block.ops:
+        times = (sharded if op.stream is Stream.GATHER else count) if op.share.evaluate(values) else 0
+        if not op.program or (op.collective is None and not op.flops and op.program_flops is None):
+            priced[f"{block.name}: {op.name}"] = None
+        elif times:
+            lines += _line(block.name, op, times, layout, values)
+    return lines
+
+
+def _line(block: str, op: Op, times: int, layout: Layout, values: Values) -> list[Line]:
+    if op.collective is None:
+        flops = (op.flops if op.program_flops is None else op.program_flops).evaluate(values)
+        return [Line(block, op.name, times, flops=flops)]
+    payload = (op.payload if op.program_payload is None else op.program_payload).evaluate(values)
+    size = int(op.size.evaluate(values))
+    if op.collective is CollectiveKind.SEND:
+        times, payload = layout.pp - 1, payload / max(layout.pp - 1, 1)
+    if size < 2 or not payload:
+        return []
+    return [Line(block, op.name, times, kind=_AS_TRACED.get(op.collective, op.collective), payload=payload, size=size)]
+
+
+def step_values(model: Model, layout: Layout, load: Load) -> dict[str, Fraction]:
+    """Every quantity of a decode step as an exact number, those that only the program depends on included."""
+    traits = traits_of(model)
+    with x64():
+        found = quantities(Exact(), cut_of(layout), load, traits, 1)
+    values = {name: Fraction(float(np.asarray(value))) for name, value in found.items()}
+    batch, context, verify = (int(values[name]) for name in ("batch", "context", "verify"))
+    span = min(traits.window + verify - 1, context) if traits.window else context
+    return values | {
+        "choices": Fraction(min(traits.topk, int(values["experts_rank"]))),
+        "table_tokens": Fraction(batch * -(-context // layout.dcp)),
+        "window_table_tokens": Fraction(batch * -(-span // layout.dcp)),
+        "index_table_tokens": Fraction(batch * context),
+        "chosen_tokens": Fraction(min(traits.index_topk or context, context)),
+        "inverse_levels": Fraction(math.ceil(math.log2(verify))),
+    }

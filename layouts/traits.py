@@ -1,0 +1,29 @@
+"""The few numbers of a model on which the quantities of a step depend."""
+
+from layouts.gqa import GQA
+from layouts.mla import MLA
+from layouts.models.model import Model
+from layouts.moe import MoE
+from layouts.quantities import Traits
+
+
+def traits_of(model: Model) -> Traits:
+    """The numbers of a model on which quantities depend."""
+    layers = model.layers
+    latent = [la.attention for la in layers if isinstance(la.attention, MLA)]
+    windows = [la.attention.window for la in layers if isinstance(la.attention, GQA) and la.attention.window]
+    moe = next((la.ffn for la in layers if isinstance(la.ffn, MoE)), None)
+    indexer = next((a.indexer for a in latent if a.indexer), None)
+    draft = model.draft
+    window = draft is not None and draft.kv == "window"
+    drafted = [la.attention.window for la in draft.layers if isinstance(la.attention, GQA)] if draft and window else []
+    return Traits(
+        heads=latent[0].heads if latent else 1,
+        kv_heads=model.kv_heads,
+        experts=moe.experts if moe else 0,
+        topk=moe.topk if moe else 0,
+        index_topk=indexer.topk if indexer else 0,
+        window=max(windows, default=0),
+        draft_rows=draft.block if draft and window else 1,
+        draft_window=max(drafted, default=0),
+    )
