@@ -86,7 +86,7 @@ def _together(claims: Claims, module: str, moe: MoE) -> Experts:
     gate_up = claims.tensor(f"{module}gate_up_proj", (count, width, 2 * inner))
     bias = claims.tensor(f"{module}gate_up_proj_bias", (count, 2 * inner))
     down = claims.tensor(f"{module}down_proj", (count, inner, width))
-    w13: Any = Transposed(Split(gate_up, 2, inner), (0, 3, 2, 1)[::1])
+    w13: Any = Transposed(Split(gate_up, 2, inner), (0, 3, 2, 1))
     w2: Any = Transposed(down, (0, 2, 1))
     w13_bias: Any = Transposed(Split(bias, 1, inner), (0, 2, 1))
     w2_bias: Any = claims.tensor(f"{module}down_proj_bias", (count, width))
