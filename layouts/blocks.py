@@ -23,20 +23,24 @@ from layouts.residual.work import block_bytes, norm
 from layouts.symbols import (
     ATTN_CP,
     ATTN_TP,
+    BATCH,
     BY_ALL_TO_ALL,
     BY_MAX_LEN,
     BY_ONE_GROUP,
     BY_SUM_LEN,
+    CHOSEN_TOKENS,
     COPIES_IN_GROUP,
     DRAFT_ROWS,
     DRAFT_TOKENS,
     DRAFT_VERIFY,
     EXPERT_GROUP,
+    HANDED_BLOCKS,
     LOGIT_ROWS,
     MOE_ROWS,
     PP,
     ROWS,
     TP,
+    VERIFY,
     VOCAB_GROUPS,
 )
 from layouts.tensor import Precision, Tensor
@@ -44,6 +48,7 @@ from layouts.vocab.work import embed, logits
 from layouts.weight_gather.work import gathered_bytes, weight_gather
 
 _BF16: Final = 2
+_INT32: Final = 4
 Body = Callable[[Any, Sequence[Tensor], Precision], tuple[Op, ...]]
 _DECODE: Final[Mapping[type, Body]] = {MLA: mla.decode, KDA: kda.decode, GQA: gqa.decode}
 _PREFILL: Final[Mapping[type, Body]] = {MLA: mla.prefill, KDA: kda.prefill, GQA: gqa.prefill}
@@ -211,7 +216,12 @@ def _stage_hops(model: Model) -> tuple[Op, ...]:
     average): pp - 1 sends of a micro-batch's rows."""
     blocks = 0 if model.residual is None else Fraction(model.residual.blocks_before(len(model.layers)), 2)
     hop = ROWS * (2 * _BF16 * model.hidden) + block_bytes(ROWS, model.hidden, blocks)
-    return (exchange("pp_send", CollectiveKind.SEND, hop * PP + hop * -1, PP, stride=TP),)
+    # the program hands on the sum of both, and what an index chose
+    chosen = BATCH * VERIFY * CHOSEN_TOKENS * _INT32 if model.sparse else ZERO
+    program = (ROWS * (_BF16 * model.hidden) + chosen) * (PP + Expr.of(-1))
+    if model.residual is not None:
+        program += block_bytes(ROWS, model.hidden, 1) * HANDED_BLOCKS
+    return (exchange("pp_send", CollectiveKind.SEND, hop * (PP + Expr.of(-1)), PP, stride=TP, program_payload=program),)
 
 
 def _lm_head(model: Model) -> Tensor:

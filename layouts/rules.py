@@ -15,7 +15,6 @@ from layouts.dense import Dense
 from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.layout import Layout
-from layouts.mla import MLA
 from layouts.models.model import Model
 from layouts.moe import MoE
 
@@ -57,12 +56,6 @@ class Site:
     def recurrent(self) -> bool:
         """Whether some layers carry a state from token to token."""
         return any(isinstance(layer.attention, KDA) for layer in self.model.layers)
-
-    @property
-    def sparse(self) -> bool:
-        """Whether an indexer picks the tokens that attention reads."""
-        attentions = (layer.attention for layer in self.model.layers)
-        return any(isinstance(a, MLA) and a.indexer is not None for a in attentions)
 
 
 # A condition over the fields of one layout (a bool) or of arrays of layouts (an array of bool).
@@ -150,7 +143,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         ("attn_cp", "attn_dp"),
-        lambda la, s: (la.attn_cp == 1) | (la.attn_dp == 1) | (not s.sparse),
+        lambda la, s: (la.attn_cp == 1) | (la.attn_dp == 1) | (not s.model.sparse),
         lambda la, s: f"attn_cp = {la.attn_cp} under sparse attention refuses attn_dp = {la.attn_dp}",
     ),
     Rule(

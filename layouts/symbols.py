@@ -92,6 +92,7 @@ PROGRAM_MEANING: Final[dict[str, str]] = {
     "window_table_tokens": "those of them that some verified row sees in a sliding window",
     "index_table_tokens": "index keys that a rank's table has room for: batch x context",
     "chosen_tokens": "tokens that an index chooses for a row: min(top-k, context)",
+    "handed_blocks": "earlier states of the stream that are handed on at all cuts between stages together",
     "inverse_levels": "joins that invert a triangle of the verify width: ceil(log2(verify))",
 }
 
@@ -130,7 +131,7 @@ INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = (
 SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
 CHOICES, INVERSE_LEVELS, CHOSEN_TOKENS = _symbol("choices"), _symbol("inverse_levels"), _symbol("chosen_tokens")
 TABLE_TOKENS, WINDOW_TABLE_TOKENS = _symbol("table_tokens"), _symbol("window_table_tokens")
-INDEX_TABLE_TOKENS = _symbol("index_table_tokens")
+INDEX_TABLE_TOKENS, HANDED_BLOCKS = _symbol("index_table_tokens"), _symbol("handed_blocks")
 HAS_TP = _symbol("has_tp")
 WINDOW_HELD = _symbol("window_held")
 GRAPH_ROWS = _symbol("graph_rows")

@@ -1,7 +1,6 @@
 """What the cost side says that the program of a step does: its ops' program side, as exact integers."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +17,7 @@ from layouts.load import Load
 from layouts.models.model import Model
 from layouts.op import Op, Stream
 from layouts.quantities import quantities
+from layouts.stages import stage_bounds
 from layouts.traits import traits_of
 
 Values = Mapping[str, Fraction]
@@ -54,14 +54,6 @@ class Expected:
         """FLOPs of all dots of a rank."""
         return sum((line.flops * line.count for line in self.lines), Fraction(0))
 
-    def exchanges(self) -> Counter[tuple[CollectiveKind, int, Fraction]]:
-        """How often each (kind, ranks of the group, payload) is exchanged."""
-        found: Counter[tuple[CollectiveKind, int, Fraction]] = Counter()
-        for line in self.lines:
-            if line.kind is not None:
-                found[line.kind, line.size, line.payload] += line.count
-        return found
-
 
 def expected(model: Model, layout: Layout, values: Values) -> Expected:
     """The program's side of every op of a decode step of one replica, drafts left out."""
@@ -76,31 +68,27 @@ def expected(model: Model, layout: Layout, values: Values) -> Expected:
             continue
         layers = [place - blocks.target.start for place in places if place in blocks.target]
         sharded = sum(kept.first <= layer <= kept.last for layer in layers)
-        lines += _lines(block, len(places), sharded, layout, values, priced)
+        lines += _lines(block, len(places), sharded, values, priced)
     return Expected(tuple(lines), tuple(priced))
 
 
-def _lines(
-    block: Block, count: int, sharded: int, layout: Layout, values: Values, priced: dict[str, None]
-) -> list[Line]:
+def _lines(block: Block, count: int, sharded: int, values: Values, priced: dict[str, None]) -> list[Line]:
     lines = []
     for op in block.ops:
         times = (sharded if op.stream is Stream.GATHER else count) if op.share.evaluate(values) else 0
         if not op.program or (op.collective is None and not op.flops and op.program_flops is None):
             priced[f"{block.name}: {op.name}"] = None
         elif times:
-            lines += _line(block.name, op, times, layout, values)
+            lines += _line(block.name, op, times, values)
     return lines
 
 
-def _line(block: str, op: Op, times: int, layout: Layout, values: Values) -> list[Line]:
+def _line(block: str, op: Op, times: int, values: Values) -> list[Line]:
     if op.collective is None:
         flops = (op.flops if op.program_flops is None else op.program_flops).evaluate(values)
         return [Line(block, op.name, times, flops=flops)]
     payload = (op.payload if op.program_payload is None else op.program_payload).evaluate(values)
     size = int(op.size.evaluate(values))
-    if op.collective is CollectiveKind.SEND:
-        times, payload = layout.pp - 1, payload / max(layout.pp - 1, 1)
     if size < 2 or not payload:
         return []
     return [Line(block, op.name, times, kind=_AS_TRACED.get(op.collective, op.collective), payload=payload, size=size)]
@@ -120,5 +108,14 @@ def step_values(model: Model, layout: Layout, load: Load) -> dict[str, Fraction]
         "window_table_tokens": Fraction(batch * -(-span // layout.dcp)),
         "index_table_tokens": Fraction(batch * context),
         "chosen_tokens": Fraction(min(traits.index_topk or context, context)),
+        "handed_blocks": Fraction(_handed_blocks(model, layout)),
         "inverse_levels": Fraction(math.ceil(math.log2(verify))),
     }
+
+
+def _handed_blocks(model: Model, layout: Layout) -> int:
+    """Blocks that a mixing stream has at the cuts between stages, added up."""
+    if model.residual is None:
+        return 0
+    starts = [stage_bounds(len(model.layers), stage, layout.pp)[0] for stage in range(1, layout.pp)]
+    return sum(map(model.residual.blocks_before, starts))

@@ -5,6 +5,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 
+from hw.work import CollectiveKind
 from layouts.audit.count import count
 from layouts.audit.counts import Counts, Exchanged, merged
 from layouts.cache.batch import Batch
@@ -18,7 +19,6 @@ from layouts.models.forms import Forms
 from layouts.models.layer import Layer
 from layouts.models.model import Model
 from layouts.tensor import Format
-from hw.work import CollectiveKind
 
 _ACTIVATIONS: Final = jnp.bfloat16
 _PAGE: Final = 64

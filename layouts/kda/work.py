@@ -6,7 +6,7 @@ from hw.work import Family
 from layouts.expression import Expr
 from layouts.kda.shape import KDA
 from layouts.op import Op, elementwise, gemms
-from layouts.symbols import ATTN_TP, REQUESTS, ROWS
+from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERIFY
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
@@ -44,7 +44,17 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
         family=Family.STATE,
         flops=ROWS * (_FLOPS * kda.heads * width * width) / ATTN_TP,
         bytes=_state_traffic(kda, precision) + ROWS * (5 * _BF16 * kda.heads * width) / ATTN_TP,
+        program_flops=_solved(kda),
     )
+
+
+def _solved(kda: KDA) -> Expr:
+    """Dots of `chunked.solve`, which stands in for the recurrence: for the rows of a request both products with the
+    state; decayed products of each pair of rows (the decays as dots of their own) and two products with them; and the
+    inverse of their triangle."""
+    width, pairs = kda.head_dim, VERIFY * VERIFY
+    a_head = VERIFY * (4 * width * width) + pairs * (10 * width) + pairs * VERIFY * INVERSE_LEVELS * 4
+    return BATCH * kda.heads * a_head / ATTN_TP
 
 
 def _state_traffic(kda: KDA, precision: Precision) -> Expr:

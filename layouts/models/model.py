@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from layouts.gqa import GQA
+from layouts.mla import MLA
 from layouts.models.draft import Draft
 from layouts.models.errors import ModelError
 from layouts.models.layer import Layer
@@ -79,6 +80,12 @@ class Model:
     def residual(self) -> AttentionResidual | None:
         """How its layers mix earlier states of the stream, if they do."""
         return self.layers[0].residual
+
+    @property
+    def sparse(self) -> bool:
+        """Whether an indexer picks the tokens that attention reads."""
+        attentions = (layer.attention for layer in self.layers)
+        return any(isinstance(a, MLA) and a.indexer is not None for a in attentions)
 
     def layers_of_kind(self, kind: int) -> tuple[int, ...]:
         """0-based layers of one kind."""

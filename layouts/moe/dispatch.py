@@ -66,9 +66,7 @@ def by_gather(
     return weighted(parts, weights).astype(x.dtype)
 
 
-def weighted(
-    parts: Float[Array, "rows topk width"], weights: Float[Array, "rows topk"]
-) -> Float[Array, "rows width"]:
+def weighted(parts: Float[Array, "rows topk width"], weights: Float[Array, "rows topk"]) -> Float[Array, "rows width"]:
     """The sum of each row's choices, float32. No dot: it is bound by memory, and a GPU would round its operands."""
     return (weights[:, :, None] * parts.astype(jnp.float32)).sum(axis=1)
 

@@ -6,7 +6,18 @@ from hw.work import CollectiveKind, Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.moe.shape import MoE
 from layouts.op import Op, elementwise, exchange, gemm
-from layouts.symbols import BY_ALL_TO_ALL, BY_MAX_LEN, BY_ONE_GROUP, BY_SUM_LEN, CHOICES, EP, EXPERT_ROWS, EXPERT_TP, EXPERTS_TOUCHED, MOE_ROWS
+from layouts.symbols import (
+    BY_ALL_TO_ALL,
+    BY_MAX_LEN,
+    BY_ONE_GROUP,
+    BY_SUM_LEN,
+    CHOICES,
+    EP,
+    EXPERT_ROWS,
+    EXPERT_TP,
+    EXPERTS_TOUCHED,
+    MOE_ROWS,
+)
 from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
@@ -30,7 +41,14 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             program_payload=_room_to_send() * (_BF16 * width),
         ),
         # an engine's message carries its expert's number in a header of its kernel's own
-        exchange("dispatch_numbers", CollectiveKind.DISPATCH, ZERO, EP, share=BY_ALL_TO_ALL, program_payload=_room_to_send() * _INT32),
+        exchange(
+            "dispatch_numbers",
+            CollectiveKind.DISPATCH,
+            ZERO,
+            EP,
+            share=BY_ALL_TO_ALL,
+            program_payload=_room_to_send() * _INT32,
+        ),
         *(_expert_gemm(t, precision) for t in multiplied if _routed(t)),
         elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP),
         exchange(
