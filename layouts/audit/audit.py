@@ -1,7 +1,7 @@
 """The audit: what the cost side says that the program does, held against the program itself."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -38,14 +38,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """A step audited. `lines`: ops of the model as the program should do them; `priced_only`: those that it does not;
-    `left_out` and `notes`: what in the program was not counted, and how."""
+    """A step audited. `lines`: ops of the model as the program should do them; `priced_only`: by block the names of
+    those that it does not (none where it has nothing of the block); `left_out` and `notes`: what in the program was not
+    counted, and how."""
 
     rows: tuple[Row, ...]
     model_flops: Fraction
     program_flops: int
     lines: tuple[Line, ...]
-    priced_only: tuple[str, ...]
+    priced_only: Mapping[str, tuple[str, ...]]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 

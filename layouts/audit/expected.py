@@ -44,10 +44,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Expected:
-    """Every op that the program has, and the names of those that are priced only."""
+    """Every op that the program has, and by block the names of those that are priced only (none where all are)."""
 
     lines: tuple[Line, ...]
-    priced_only: tuple[str, ...]
+    priced_only: Mapping[str, tuple[str, ...]]
 
     @property
     def flops(self) -> Fraction:
@@ -60,27 +60,32 @@ def expected(model: Model, layout: Layout, values: Values) -> Expected:
     blocks = step_blocks(model)
     kept = layout.weight_shard_layers
     lines: list[Line] = []
-    priced: dict[str, None] = {}
+    priced: dict[str, tuple[str, ...]] = {}
     for index, block in enumerate(blocks.blocks):
         places = [place for place, b in enumerate(blocks.sequence) if b == index]
         if any(place in blocks.draft for place in places) or "draft" in block.name:
-            priced[block.name] = None
+            priced[block.name] = ()
             continue
         layers = [place - blocks.target.start for place in places if place in blocks.target]
         sharded = sum(kept.first <= layer <= kept.last for layer in layers)
-        lines += _lines(block, len(places), sharded, values, priced)
-    return Expected(tuple(lines), tuple(priced))
+        found, left = _lines(block, len(places), sharded, values)
+        lines += found
+        priced |= {block.name: left} if left else {}
+    return Expected(tuple(lines), priced)
 
 
-def _lines(block: Block, count: int, sharded: int, values: Values, priced: dict[str, None]) -> list[Line]:
-    lines = []
+def _lines(block: Block, count: int, sharded: int, values: Values) -> tuple[list[Line], tuple[str, ...]]:
+    """The ops of one block that run in this layout, and the names of those among them that are priced only."""
+    lines, priced = [], dict[str, None]()
     for op in block.ops:
         times = (sharded if op.stream is Stream.GATHER else count) if op.share.evaluate(values) else 0
+        if not times:
+            continue
         if not op.program or (op.collective is None and not op.flops and op.program_flops is None):
-            priced[f"{block.name}: {op.name}"] = None
-        elif times:
+            priced[op.name] = None
+        else:
             lines += _line(block.name, op, times, values)
-    return lines
+    return lines, tuple(priced)
 
 
 def _line(block: str, op: Op, times: int, values: Values) -> list[Line]:

@@ -43,6 +43,11 @@ class KVPool:
         """Slots of pages that no request holds."""
         return len(self._free) * self.page
 
+    @property
+    def idle_lines(self) -> int:
+        """Lines of the table that no request has."""
+        return len(self._idle)
+
     def admit(self) -> int:
         """A line of the table for a new request, without tokens; PoolError where every line is taken."""
         if not self._idle:

@@ -109,14 +109,15 @@ class StageProgram:
 
     def place(self, tree: Any, specs: Any) -> Any:
         """Arrays on the stage's devices."""
-        return jax.tree.map(lambda x, spec: jax.device_put(x, self.sharding(spec)), tree, specs)
+        return jax.tree.map(lambda x, spec: _placed(x, self.sharding(spec)), tree, specs)
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.mesh, spec)  # pyright: ignore[reportArgumentType]
 
     def commit(self, caches: tuple[Any, ...], rings: tuple[Ring | None, ...], slots: Any, accepted: Any) -> Any:
         """Caches with the accepted tokens of every ring in the states."""
-        return _commit(self)(caches, rings, slots, accepted)
+        each = self.axes.spec("requests")
+        return _commit(self)(caches, rings, self.place(slots, each), self.place(accepted, each))
 
 
 @lru_cache(maxsize=64)
@@ -205,6 +206,13 @@ def _devices_by_stage(layout: Layout, devices: Sequence[Any] | None) -> list[lis
         mesh_of(layout, devices)  # raises
     grid = np.array(devices[: layout.gpus]).reshape(layout.replicas, layout.pp, layout.tp)
     return [list(grid[:, stage].reshape(-1)) for stage in range(layout.pp)]
+
+
+def _placed(x: Any, sharding: NamedSharding) -> jax.Array:
+    """An array on the devices of a sharding; what every process has on its host needs no exchange."""
+    if isinstance(x, jax.Array):
+        return jax.device_put(x, sharding)
+    return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
 
 def _mesh(part: Part, devices: list[Any] | None) -> Mesh | AbstractMesh:

@@ -33,11 +33,7 @@ from layouts.moe import MoE
 from layouts.residual.attention_residual import output_shapes, weight_shapes
 
 DECODERS: Final = pathlib.Path(__file__).parents[1] / "goldens" / "decoders"
-UNREAD: Final = {"qwen3_moe": "transformers writes num_local_experts where published configs say num_experts"}
-NAMES: Final = tuple(
-    pytest.param(name, marks=pytest.mark.xfail(reason=UNREAD[name])) if name in UNREAD else name
-    for name in sorted(folder.name for folder in DECODERS.iterdir())
-)
+NAMES: Final = tuple(sorted(folder.name for folder in DECODERS.iterdir()))
 
 
 def is_view(node: object) -> bool:

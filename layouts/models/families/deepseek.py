@@ -100,7 +100,7 @@ def moe(config: Config) -> MoE:
         latent=0,
         shared_intermediate=width * config.size("n_shared_experts", 0, least=0),
         bias=False,
-        correction_bias=config.text("topk_method", "") == "noaux_tc",
+        correction_bias=config.text("topk_method", "noaux_tc") == "noaux_tc",
     )
 
 

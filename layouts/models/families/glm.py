@@ -1,11 +1,18 @@
 """GLM 5 with sparse attention: DeepSeek's layers, listed one by one; some share the index of an earlier one."""
 
+from dataclasses import replace
+
+from layouts.dsa.form import IndexForm
 from layouts.models.config import Config
 from layouts.models.families import deepseek
 from layouts.models.families.body import Body, depth
+from layouts.models.forms import Forms
 from layouts.models.layer import Layer
 
-forms = deepseek.forms  # the same keys, with the same meaning
+
+def forms(config: Config) -> Forms:
+    """Arithmetic of the config; raises ModelError. The index rotates interleaved pairs unless it says otherwise."""
+    return replace(deepseek.forms(config), index=IndexForm(config.flag("indexer_rope_interleave", True)))
 
 
 def read(config: Config) -> Body:

@@ -27,7 +27,7 @@ _MODULES: Final[Mapping[Component, str]] = {
 
 def read(config: Config) -> Body:
     """Layers of the config; raises ModelError."""
-    count = depth(config)
+    config, count = _published(config), depth(config)
     linear = config.section("linear_attn_config")
     full = _full_layers(linear, count)
     attentions = (_kda(config, linear), deepseek.mla(config, None))
@@ -38,6 +38,26 @@ def read(config: Config) -> Body:
     return Body(layers, (Layer(attentions[1], ffns[1]),) * deepseek.mtp_count(config), _MODULES)
 
 
+def _published(config: Config) -> Config:
+    """The keys that published configs have, made of those that transformers writes (5.24) where they are missing."""
+    if config.has("linear_attn_config"):
+        return config
+    count = depth(config)
+    kinds = config.words("layer_types", count, ("linear_attention", "full_attention"))
+    mlps = config.words("mlp_layer_types", count, ("dense", "sparse"))
+    dense = mlps.index("sparse") if "sparse" in mlps else count
+    if "dense" in mlps[dense:]:
+        raise config.error("mlp_layer_types has a dense layer behind a sparse one; supported: dense layers first")
+    linear = {
+        "full_attn_layers": [i for i, kind in enumerate(kinds, 1) if kind == "full_attention"],
+        "kda_layers": [i for i, kind in enumerate(kinds, 1) if kind == "linear_attention"],
+        "head_dim": config.size("linear_head_dim"),
+        "num_heads": config.size("linear_num_heads"),
+        "short_conv_kernel_size": config.size("linear_conv_kernel_dim"),
+    }
+    return Config(config.source, {**config.values, "linear_attn_config": linear, "first_k_dense_replace": dense})
+
+
 def _residual(config: Config) -> AttentionResidual | None:
     if not config.has("attn_res_block_size"):
         return None
@@ -46,7 +66,7 @@ def _residual(config: Config) -> AttentionResidual | None:
 
 def forms(config: Config) -> Forms:
     """Arithmetic of the config; raises ModelError."""
-    linear, eps = config.section("linear_attn_config"), config.number("rms_norm_eps")
+    linear, eps = _published(config).section("linear_attn_config"), config.number("rms_norm_eps")
     if not config.flag("mla_use_nope", True):
         raise config.error("mla_use_nope = false has no program; this family's attention does not rotate")
     return Forms(
@@ -95,5 +115,5 @@ def _moe(config: Config) -> MoE:
         latent=config.size("routed_expert_hidden_size", 0, least=0),
         shared_intermediate=width * config.size("num_shared_experts", 0, least=0),
         bias=False,
-        correction_bias=config.text("topk_method", "") == "noaux_tc",
+        correction_bias=config.text("topk_method", "noaux_tc") == "noaux_tc",
     )

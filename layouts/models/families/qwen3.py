@@ -31,7 +31,7 @@ def read(config: Config) -> Body:
 
 def forms(config: Config) -> Forms:
     """Arithmetic of the config; raises ModelError."""
-    if not config.has("num_experts"):
+    if _experts_key(config) is None:
         return llama.forms(config)
     router = Router(config.size("num_experts_per_tok"), "softmax", config.flag("norm_topk_prob"))
     return replace(llama.forms(config), router=router)
@@ -39,18 +39,25 @@ def forms(config: Config) -> Forms:
 
 def _sparse_layers(config: Config, count: int) -> frozenset[int]:
     """Layers with experts: every decoder_sparse_step-th one that mlp_only_layers does not list."""
-    if not config.has("num_experts"):
+    if _experts_key(config) is None:
         return frozenset()
     step = config.size("decoder_sparse_step", 1)
     dense = config.sizes("mlp_only_layers", 0, count - 1) if config.has("mlp_only_layers") else ()
     return frozenset(i for i in range(count) if (i + 1) % step == 0 and i not in dense)
 
 
+def _experts_key(config: Config) -> str | None:
+    """Where the number of experts stands, if anywhere: newer configs have another name for it."""
+    return next((key for key in ("num_experts", "num_local_experts") if config.has(key)), None)
+
+
 def _moe(config: Config) -> MoE:
-    config.at_most("num_experts_per_tok", "num_experts")
+    experts = _experts_key(config)
+    assert experts is not None  # asked for by sparse layers only
+    config.at_most("num_experts_per_tok", experts)
     return MoE(
         hidden=config.size("hidden_size"),
-        experts=config.size("num_experts"),
+        experts=config.size(experts),
         topk=config.size("num_experts_per_tok"),
         intermediate=config.size("moe_intermediate_size"),
         latent=0,

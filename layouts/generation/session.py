@@ -1,0 +1,164 @@
+"""Requests of a running program: which attention group serves each, where its tokens lie, what was accepted of them.
+
+Every process of a multi-host run keeps the same session: it is deterministic, and only arrays are spread.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import Float, Int
+
+from layouts.cache import Batch, KVPool
+from layouts.cache.pool import PoolError
+from layouts.decoder.cache import Room
+from layouts.decoder.program import Program
+from layouts.decoder.step import Phase, Step
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What every attention group has room for: `requests` at once of up to `context` tokens each, in `pages` pages of
+    `page` rows a rank (by default as many as all of them can fill)."""
+
+    requests: int
+    context: int
+    page: int = 16
+    pages: int | None = None
+
+    def pool(self, ranks: int, interleaved_pages: bool = False) -> KVPool:
+        """A group's pool when DCP cuts it over `ranks`."""
+        each = -(-self.context // (self.page * ranks))
+        pages = self.requests * each if self.pages is None else self.pages
+        return KVPool(pages, self.page, ranks, self.requests, self.context, interleaved_pages)
+
+    def room(self, ranks: int) -> Room:
+        """What the program must hold of it."""
+        return Room(self.pool(ranks).rows_a_rank, self.requests + 1)
+
+
+class Request(NamedTuple):
+    """A request by its attention group and its line of the group's table."""
+
+    group: int
+    line: int
+
+
+class Scored(NamedTuple):
+    """What a step says of one request: the best token behind each of its rows (of the last one in a prefill), and the
+    logits."""
+
+    tokens: Int[np.ndarray, " rows"]
+    logits: Float[np.ndarray, "rows vocab"]
+
+
+class Session:
+    """`held` are the program's parameters. After `verify` the tokens are provisional until `accept`."""
+
+    def __init__(
+        self, program: Program, held: Sequence[Any], capacity: Capacity, dtype: Any, interleaved_pages: bool = False
+    ) -> None:
+        layout = program.stages[0].part.layout
+        self.program, self.held, self.capacity = program, held, capacity
+        self.pools = [capacity.pool(layout.dcp, interleaved_pages) for _ in range(layout.replicas * layout.attn_dp)]
+        self._shape = (layout.replicas, layout.attn_dp)
+        self._caches = program.empty_caches(dtype)
+        self._rings: tuple[Any, ...] = ()
+        self._verifying: dict[Request, int] = {}
+        self._fresh: set[Request] = set()
+
+    def admit(self, group: int | None = None) -> Request:
+        """A new request, in the group with the fewest unless one is named; PoolError where there is no line."""
+        if group is None:
+            group = min(range(len(self.pools)), key=lambda g: self._running(g))
+        request = Request(group, self.pools[group].admit())
+        self._fresh.add(request)
+        return request
+
+    def release(self, request: Request) -> None:
+        """Free its pages and its line."""
+        self.pools[request.group].release(request.line)
+        self._fresh.discard(request)
+
+    def length(self, request: Request) -> int:
+        """Tokens that are cached of it."""
+        return int(self.pools[request.group].lengths[request.line])
+
+    def prefill(self, prompts: Mapping[Request, Sequence[int]], width: int | None = None) -> dict[Request, Scored]:
+        """Cache the next tokens of some requests, of any lengths up to `width` (the longest); PoolError, and nothing
+        changed, where a pool is too small."""
+        width = max(map(len, prompts.values())) if width is None else width
+        before = self._extended(prompts)
+        scored = self._step(prompts, before, width, "prefill")
+        self._fresh -= set(prompts)
+        return scored
+
+    def verify(self, rows: Mapping[Request, Sequence[int]]) -> dict[Request, Scored]:
+        """Score as many rows for each of some requests; PoolError, and nothing changed, where a pool is too small."""
+        (width,) = {len(tokens) for tokens in rows.values()}
+        before = self._extended(rows)
+        self._verifying = before
+        scored = self._step(rows, before, width, "verify")
+        self._fresh -= set(rows)
+        return scored
+
+    def accept(self, accepted: Mapping[Request, int]) -> None:
+        """Keep the first tokens of each request that was verified, as many as said (none if left out)."""
+        slots, kept = self._whole(np.zeros, np.int32), self._whole(np.zeros, np.int32)
+        for request, before in self._verifying.items():
+            at = self._places[request]
+            slots[at], kept[at] = request.line + 1, accepted.get(request, 0)
+            self.pools[request.group].truncate(request.line, before + accepted.get(request, 0))
+        self._caches = self.program.commit(self._caches, self._rings, slots, kept)
+        self._rings, self._verifying = (), {}
+
+    def _running(self, group: int) -> int:
+        return self.capacity.requests - self.pools[group].idle_lines
+
+    def _extended(self, rows: Mapping[Request, Sequence[int]]) -> dict[Request, int]:
+        """Slots for new tokens; what each request had before. All requests get theirs, or none."""
+        before = {request: self.length(request) for request in rows}
+        try:
+            for request, tokens in rows.items():
+                self.pools[request.group].extend(request.line, len(tokens))
+        except PoolError:
+            for request, length in before.items():
+                self.pools[request.group].truncate(request.line, length)
+            raise
+        return before
+
+    def _whole(self, make: Any, dtype: Any, *rest: int) -> np.ndarray:
+        """An array with an entry for every line of every group."""
+        return make((len(self.pools) * self.capacity.requests, *rest), dtype)
+
+    def _step(
+        self, rows: Mapping[Request, Sequence[int]], before: Mapping[Request, int], width: int, phase: Phase
+    ) -> dict[Request, Scored]:
+        """Requests of a group stand in its first rows; the others are idle."""
+        tokens, slots = self._whole(np.zeros, np.int32, width), self._whole(np.zeros, np.int32, self.capacity.context)
+        lengths, states, new = (self._whole(np.zeros, np.int32) for _ in range(3))
+        begins, counts = self._whole(np.zeros, bool), np.zeros(len(self.pools), np.int32)
+        self._places = {}
+        for request in sorted(rows):
+            pool, at = self.pools[request.group], request.group * self.capacity.requests + counts[request.group]
+            counts[request.group] += 1
+            self._places[request] = at
+            tokens[at, : len(rows[request])] = rows[request]
+            slots[at], lengths[at], states[at] = pool.table[request.line], before[request], request.line + 1
+            new[at], begins[at] = len(rows[request]), request in self._fresh
+        batch: Any = Batch(slots, lengths, self.pools[0].interleave)  # pyright: ignore[reportArgumentType]
+        counted: Any = (counts * width).reshape(self._shape)
+        step = Step(tokens.reshape(-1), batch, counted, states, new, begins)  # pyright: ignore[reportArgumentType]
+        output, self._caches, self._rings = self.program.step(self.held, self._caches, step, phase)
+        best, logits = (fetched(x) for x in output)
+        each = width if phase == "verify" else 1
+        best, logits = best.reshape(-1, each), logits.reshape(-1, each, logits.shape[-1])
+        return {request: Scored(best[at], logits[at]) for request, at in self._places.items()}
+
+
+def fetched(x: jax.Array) -> np.ndarray:
+    """The whole of an array on the host, wherever its parts are."""
+    return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
