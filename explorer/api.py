@@ -6,6 +6,8 @@ All raise `MeshwrightError` with one line for what cannot be.
 
 from typing import TypedDict, Unpack
 
+from explorer.auditing import Audited, make_audit_request
+from explorer.auditing import audit as _audit
 from explorer.comparison import Comparison
 from explorer.comparison import compare as _compare
 from explorer.costing import Cost
@@ -38,6 +40,18 @@ class Options(TypedDict, total=False):
     seed: int
 
 
+class AuditOptions(TypedDict, total=False):
+    """What an audit may be told beside model, GPUs and layout; see `explorer.auditing.make_audit_request`."""
+
+    context: float
+    concurrency: float
+    verify_width: int | None
+    draft: str | None
+    precision: str | None
+    gpus_per_host: int
+    domain: int | None
+
+
 def plan(model: str, hardware: str, gpus: int, **options: Unpack[Options]) -> Plan:
     """The best layout for a load, with candidates beside it."""
     return _plan(make_request(model, hardware, gpus, **options))
@@ -65,3 +79,9 @@ def sensitivity(model: str, hardware: str, gpus: int, layout: str, **options: Un
     """The elasticity of a layout's step by every hardware figure and parameter."""
     request = make_request(model, hardware, gpus, **options)
     return _sensitivity(request, request.layout(layout))
+
+
+def audit(model: str, gpus: int, layout: str, **options: Unpack[AuditOptions]) -> Audited:
+    """What the cost model says of a decode step beside what its program does, traced without devices."""
+    request = make_audit_request(model, gpus, **options)
+    return _audit(request, request.layout(layout))

@@ -27,6 +27,7 @@ class Schema(StrEnum):
     MEMORY = "memory/1"
     SENSITIVITY = "sensitivity/1"
     COMPARE = "compare/1"
+    AUDIT = "audit/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:
@@ -34,11 +35,16 @@ def heading(schema: Schema, request: Request) -> Document:
     return {
         "schema": str(schema),
         "request": _echo(request),
-        "precision": {component: stored.name for component, stored in request.model.precision.formats.items()},
+        "precision": precision_entry(request.model),
         "objective": str(request.objective),
         "versions": versions(),
         "notes": list(request.model.notes),
     }
+
+
+def precision_entry(model: Model) -> Document:
+    """The format of each component."""
+    return {component: stored.name for component, stored in model.precision.formats.items()}
 
 
 def layout_entry(layout: Layout, model: Model) -> Document:

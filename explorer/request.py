@@ -137,31 +137,23 @@ def make_request(
     Options left out take the build's own defaults (`kimi-k3@article` verifies 5 rows and accepts 3.5) and then the
     plain ones. Raises MeshwrightError with one line: the option, its value, the rule, what would do.
     """
-    loaded = load_model(model, draft, precision)
+    loaded, width = verifying_model(model, draft, precision, verify_width)
     defaults = loaded.defaults
-    drafted = loaded.draft is not None  # without a draft there is nothing to verify, whatever the build is used to
-    width = _whole("verify-width", verify_width, defaults.get("verify_width", 1) if drafted else 1, 1, 64)
     accept = _number("accept-length", accept_length, min(defaults.get("accept_length", 1.0), width), 1, 64)
     if accept > width:
         raise RequestError(f"accept-length {accept:g} exceeds verify-width {width}: a step accepts what it verifies")
-    if loaded.draft is not None and width > 1:
-        loaded = _verifying(loaded, width)
-    length = _whole("context", context, None, 1, MOST_TOKENS)
-    if length > loaded.context_limit:
-        raise RequestError(
-            f"context {length} exceeds the {loaded.context_limit} positions of {loaded.name}: shorten it"
-        )
+    length = fitting_context(loaded, context)
     goal = _choice("objective", objective, Objective)
-    running = None if concurrency is None else _whole("concurrency", concurrency, None, 1, MOST_REQUESTS)
+    running = None if concurrency is None else whole("concurrency", concurrency, None, 1, MOST_REQUESTS)
     # a prefill chunk is full whatever waits behind it; a decode step needs requests to be fast or roomy for
     if running is None and (goal in (Objective.STEP, Objective.KV) or phase == Phase.PREFILL):
         running = 1
     dispatch = defaults.get("dispatch_tokens")
     machine = load_machine(hardware, gpus_per_host, domain)
     return Request(
-        model=_on_host(loaded, int(machine.gpus_per_host)),
+        model=on_host(loaded, int(machine.gpus_per_host)),
         machine=machine,
-        gpus=_whole("gpus", gpus, None, 1, MOST_GPUS),
+        gpus=whole("gpus", gpus, None, 1, MOST_GPUS),
         phase=_choice("phase", phase, Phase),
         context=length,
         concurrency=running,
@@ -170,13 +162,32 @@ def make_request(
         objective=goal,
         max_tpot=None if max_tpot_ms is None else _number("max-tpot-ms", max_tpot_ms, None, 1e-3, 1e7) / 1e3,
         mem_fraction=None if mem_fraction is None else _number("mem-fraction", mem_fraction, None, 0.05, 0.99),
-        extra_slots=None if extra_slots is None else _whole("extra-slots", extra_slots, None, 0, MOST_REQUESTS),
-        draft_window=_whole("draft_window", None, defaults.get("draft_window", _window(loaded)), 1, MOST_TOKENS),
+        extra_slots=None if extra_slots is None else whole("extra-slots", extra_slots, None, 0, MOST_REQUESTS),
+        draft_window=whole("draft_window", None, defaults.get("draft_window", _window(loaded)), 1, MOST_TOKENS),
         dispatch_tokens=None if dispatch is None else int(dispatch),
-        chunk=_whole("chunk", chunk, None, 1, MOST_TOKENS),
-        seed=_whole("seed", seed, None, 0, 2**31 - 1),
-        graphs=_graphs(loaded, width),
+        chunk=whole("chunk", chunk, None, 1, MOST_TOKENS),
+        seed=whole("seed", seed, None, 0, 2**31 - 1),
+        graphs=captured(loaded, width),
     )
+
+
+def verifying_model(
+    model: str, draft: str | None, precision: str | None, verify_width: int | None
+) -> tuple[Model, int]:
+    """The model that was named, and the rows that a step of it verifies a request: the build's own where left out."""
+    loaded = load_model(model, draft, precision)
+    drafted = loaded.draft is not None  # without a draft there is nothing to verify, whatever the build is used to
+    default = loaded.defaults.get("verify_width", 1) if drafted else 1
+    width = whole("verify-width", verify_width, default, 1, 64)
+    return _verifying(loaded, width) if drafted and width > 1 else loaded, width
+
+
+def fitting_context(model: Model, context: float) -> int:
+    """Tokens of a request, no more than the model has positions."""
+    length = whole("context", context, None, 1, MOST_TOKENS)
+    if length > model.context_limit:
+        raise RequestError(f"context {length} exceeds the {model.context_limit} positions of {model.name}: shorten it")
+    return length
 
 
 def _number(name: str, value: object, default: object, least: float, most: float) -> float:
@@ -189,7 +200,7 @@ def _number(name: str, value: object, default: object, least: float, most: float
     return float(chosen)
 
 
-def _whole(name: str, value: object, default: object, least: int, most: int) -> int:
+def whole(name: str, value: object, default: object, least: int, most: int) -> int:
     """The same where only whole numbers make sense."""
     chosen = _number(name, value, default, least, most)
     if chosen != int(chosen):
@@ -197,7 +208,7 @@ def _whole(name: str, value: object, default: object, least: int, most: int) -> 
     return int(chosen)
 
 
-def _on_host(model: Model, gpus_per_host: int) -> Model:
+def on_host(model: Model, gpus_per_host: int) -> Model:
     """A build that shards weights over the cards of its own hosts shards them over those of this machine's."""
     shard = model.defaults.get("weight_shard")
     if shard is None:
@@ -224,7 +235,8 @@ def _window(model: Model) -> int:
     return max((la.attention.window for la in layers if isinstance(la.attention, GQA)), default=0) or 1
 
 
-def _graphs(model: Model, width: int) -> Float[np.ndarray, " sizes"]:
+def captured(model: Model, width: int) -> Float[np.ndarray, " sizes"]:
+    """Captured decode batches of an attention group: the build's own, or the engine's."""
     explicit = model.defaults.get("graph_sizes")
     sizes = graph_sizes(_GRAPH_LIMIT, speculative=width > 1) if explicit is None else tuple(explicit)
     return np.array([*sizes, *[sizes[-1]] * (_GRAPH_ENTRIES - len(sizes))], np.float64)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from explorer.cli import catalogue
+from explorer.cli.audit import audit
 from explorer.cli.compare import compare
 from explorer.cli.cost import cost
 from explorer.cli.memory import memory
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity):
+for command in (plan, cost, memory, compare, sensitivity, audit):
     app.command()(asking(command))
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)

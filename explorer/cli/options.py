@@ -1,4 +1,4 @@
-"""The options that all commands share, one field each, and the question that they make."""
+"""The options that commands share, one field each, and the question that they make."""
 
 import dataclasses
 import inspect
@@ -39,7 +39,8 @@ def _short(text: object) -> str:
     return shown if len(shown) <= 40 else f"{shown[:37]}..."
 
 
-def _count(help: str, panel: str, metavar: str = "N") -> Any:
+def count(help: str, panel: str, metavar: str = "N") -> Any:
+    """An option that is a whole number."""
     return _option(help, panel, metavar, _whole)
 
 
@@ -47,40 +48,48 @@ def _real(help: str, panel: str, metavar: str) -> Any:
     return _option(help, panel, metavar, _number)
 
 
+ModelName = Annotated[str, _option("Preset (see `meshwright models`) or path of a config.json.", MODEL, "NAME|PATH")]
+Gpus = Annotated[int, count("GPUs in all.", MODEL)]
+Draft = Annotated[str | None, _option("none, mtp, or a draft's name or path.", MODEL, "NAME|PATH")]
+Formats = Annotated[
+    str | None, _option("Formats by component, as in attention=fp8,kv=fp8.", MODEL, "COMPONENT=FORMAT,...")
+]
+Context = Annotated[int, count("Tokens of a request.", LOAD, "TOKENS")]
+VerifyWidth = Annotated[
+    int | None, count("Token rows that a step verifies a request; the build's, else 1.", LOAD, "ROWS")
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What was asked on the command line. None where an option was left out and its default depends on the model."""
 
-    model: Annotated[str, _option("Preset (see `meshwright models`) or path of a config.json.", MODEL, "NAME|PATH")]
+    model: ModelName
     hardware: Annotated[str, _option("Chip (see `meshwright hardware`).", MODEL, "CHIP")]
-    gpus: Annotated[int, _count("GPUs in all.", MODEL)]
-    draft: Annotated[str | None, _option("none, mtp, or a draft's name or path.", MODEL, "NAME|PATH")] = None
-    precision: Annotated[
-        str | None, _option("Formats by component, as in attention=fp8,kv=fp8.", MODEL, "COMPONENT=FORMAT,...")
-    ] = None
-    gpus_per_host: Annotated[int | None, _count("GPUs of a host; the chip's if left out.", MODEL)] = None
-    domain: Annotated[int | None, _count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None
+    gpus: Gpus
+    draft: Draft = None
+    precision: Formats = None
+    gpus_per_host: Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)] = None
+    domain: Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None
     phase: Annotated[str, _option("decode or prefill.", LOAD, "PHASE")] = "decode"
-    context: Annotated[int, _count("Tokens of a request.", LOAD, "TOKENS")] = 8192
+    context: Context = 8192
     concurrency: Annotated[
-        int | None, _count("Requests that the instance serves at once; planned if left out.", LOAD, "REQUESTS")
+        int | None, count("Requests that the instance serves at once; planned if left out.", LOAD, "REQUESTS")
     ] = None
-    verify_width: Annotated[
-        int | None, _count("Token rows that a step verifies a request; the build's, else 1.", LOAD, "ROWS")
-    ] = None
+    verify_width: VerifyWidth = None
     accept_length: Annotated[
         float | None, _real("Tokens accepted a step and request; the build's, else 1.", LOAD, "TOKENS")
     ] = None
-    chunk: Annotated[int, _count("Tokens of a prefill chunk.", LOAD, "TOKENS")] = 8192
+    chunk: Annotated[int, count("Tokens of a prefill chunk.", LOAD, "TOKENS")] = 8192
     objective: Annotated[str, _option("step, throughput, kv or gpu-seconds.", SEARCH, "OBJECTIVE")] = "step"
     max_tpot_ms: Annotated[float | None, _real("Longest time of an output token, in ms.", SEARCH, "MS")] = None
     mem_fraction: Annotated[
         float | None, _real("Share of free memory for weights and pools; derived if left out.", SEARCH, "SHARE")
     ] = None
     extra_slots: Annotated[
-        int | None, _count("Request slots beyond those that run; planned if left out.", SEARCH, "SLOTS")
+        int | None, count("Request slots beyond those that run; planned if left out.", SEARCH, "SLOTS")
     ] = None
-    seed: Annotated[int, _count("Seed of the search.", SEARCH)] = 0
+    seed: Annotated[int, count("Seed of the search.", SEARCH)] = 0
 
     def request(self) -> "Request":
         """The question checked; raises MeshwrightError."""
@@ -100,8 +109,10 @@ LayoutText = Annotated[
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
     """A command `(question, **own options)` as a function that typer reads: the question's options, then its own."""
-    hints = typing.get_type_hints(Question, include_extras=True)
-    own = list(inspect.signature(command).parameters.values())[1:]
+    asked_first, *own = inspect.signature(command).parameters.values()
+    question = typing.get_type_hints(command)[asked_first.name]
+    hints = typing.get_type_hints(question, include_extras=True)
+    fields = dataclasses.fields(question)
     shared = [
         inspect.Parameter(
             field.name,
@@ -109,12 +120,12 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
             default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
             annotation=hints[field.name],
         )
-        for field in dataclasses.fields(Question)
+        for field in fields
     ]
 
     def run(**options: Any) -> None:
-        asked = {field.name: options.pop(field.name) for field in dataclasses.fields(Question)}
-        command(Question(**asked), **options)
+        asked = {field.name: options.pop(field.name) for field in fields}
+        command(question(**asked), **options)
 
     parameters = [*shared, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
