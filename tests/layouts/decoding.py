@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hw.compat import COMPILE_TO_RUN_ONCE
 from layouts.checkpoint import architecture_of, open_folder, place, views
 from layouts.decoder.program import Program
 from layouts.generation import Capacity, Session
@@ -29,9 +30,11 @@ def golden(family: str) -> tuple[Model, Forms, np.ndarray, np.ndarray]:
     return load_model(str(path)), load_forms(str(path)), stored["tokens"], stored["logits"]
 
 
-def program_of(family: str, layout: Layout, capacity: Capacity) -> Program:
+def program_of(family: str, layout: Layout, capacity: Capacity, interleaved_pages: bool = False) -> Program:
     model, forms, _, _ = golden(family)
-    return Program.of(model, forms, layout, capacity.room(layout.dcp), jax.devices())
+    interleave = capacity.page if interleaved_pages else 1
+    room = capacity.room(layout.dcp)
+    return Program.of(model, forms, layout, room, jax.devices(), interleave, options=COMPILE_TO_RUN_ONCE)
 
 
 def loaded(family: str, program: Program) -> tuple[Any, ...]:
@@ -46,22 +49,27 @@ def loaded(family: str, program: Program) -> tuple[Any, ...]:
     return program.load(trees)
 
 
-def session_of(family: str, layout: Layout, requests: int = 2, context: int = 48) -> Session:
+def session_of(
+    family: str, layout: Layout, requests: int = 2, context: int = 48, interleaved_pages: bool = False
+) -> Session:
     """A session whose groups have room for `requests` each."""
     capacity = Capacity(requests, context, page=4)
-    program = program_of(family, layout, capacity)
-    return Session(program, loaded(family, program), capacity, jnp.float32)
+    program = program_of(family, layout, capacity, interleaved_pages)
+    return Session(program, loaded(family, program), capacity, jnp.float32, interleaved_pages)
 
 
-def teacher_forced(session: Session, tokens: np.ndarray, scored: int, width: int) -> np.ndarray:
-    """(requests, scored, vocab): the logits of the last positions, `width` of them a step, behind a prefill."""
+def teacher_forced(session: Session, tokens: np.ndarray, width: int) -> np.ndarray:
+    """(requests, tokens, vocab): the logits behind every token, `width` of them a step, each step on what the steps
+    before it cached. Requests go to the groups in turn."""
     requests = [session.admit(i % len(session.pools)) for i in range(len(tokens))]
-    first = tokens.shape[1] - scored + 1
-    last = session.prefill({r: tokens[i, :first].tolist() for i, r in enumerate(requests)})
-    found: list[np.ndarray] = [np.stack([last[r].logits[-1:] for r in requests])]
-    for start in range(first, tokens.shape[1], width):
-        rows = {r: tokens[i, start : start + width].tolist() for i, r in enumerate(requests)}
-        step = session.verify(rows)
+    found: list[np.ndarray] = []
+    for start in range(0, tokens.shape[1], width):
+        step = session.verify({r: tokens[i, start : start + width].tolist() for i, r in enumerate(requests)})
         session.accept(dict.fromkeys(requests, width))
         found.append(np.stack([step[r].logits for r in requests]))
     return np.concatenate(found, axis=1)
+
+
+def error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference over the largest expected value."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
