@@ -16,24 +16,23 @@ from layouts.decoder.step import Step
 from layouts.kda import KDA
 from layouts.layout import Layout
 from layouts.models.forms import Forms
-from layouts.models.layer import Layer
 from layouts.models.model import Model
-from layouts.tensor import Format
 
 _ACTIVATIONS: Final = jnp.bfloat16
 _PAGE: Final = 64
+_CACHED: Final = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp8": jnp.float8_e4m3fn}  # formats of KV and states
 
 
 def traced(model: Model, forms: Forms, layout: Layout, batch: int, verify: int, context: int) -> Counts:
     """FLOPs and exchanges of one rank in a step of a replica: `batch` requests in each attention group, each with a
     table of `context` tokens, verify `verify` rows. Stages follow each other, as in the cost model."""
     pages = batch * -(-context // (_PAGE * layout.dcp)) + 1
-    program = Program.of(model, forms, layout, Room((pages + 1) * _PAGE, batch + 1), None)
+    program = Program.of(model, forms, layout, Room((pages + 1) * _PAGE, batch + 1), None, stored=True)
     groups = layout.replicas * layout.attn_dp
     step = _step(groups, layout, batch, verify, context)
     counted, entering = [], step.tokens
     for stage in program.stages:
-        held = stage.module(_stored(stage))[1]
+        held = stage.module(stage.stored_shapes())[1]
         trace = jax.jit(stage.body("verify")).trace(held, entering, _caches(stage), step)
         counted.append(count(trace.jaxpr))
         entering = trace.out_info.leaving
@@ -64,35 +63,10 @@ def _handed_on(carried: Any, groups: int, layout: Layout) -> Counts:
     return Counts({}, (send,))
 
 
-def _stored(stage: StageProgram) -> Any:
-    """The stage's weights as shapes with the dtypes that they are stored in."""
-    shapes = stage.weight_shapes()
-
-    def leaf(path: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-        inside = path[0].key == "layers"
-        layer = stage.model.layers[stage.part.layers[path[1].idx]] if inside else None
-        return jax.ShapeDtypeStruct(shape, _dtype(stage.model, layer, path[2:] if inside else path))
-
-    return jax.tree_util.tree_map_with_path(leaf, shapes, is_leaf=weights.is_shape)
-
-
-def _dtype(model: Model, layer: Layer | None, path: Any) -> Any:
-    if layer is not None:
-        return dtype_of(weights.tensor_at(layer, path).format(model.precision))
-    named = {tensor.name: tensor for tensor in model.vocabulary()}
-    tensor = named.get(weights.name_of(path), named["lm_head"])  # a tied matrix is listed as the head
-    return dtype_of(tensor.format(model.precision))
-
-
-def dtype_of(stored: Format) -> Any:
-    """The array type of a storage format's payload."""
-    return {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp8": jnp.float8_e4m3fn}.get(stored.name, jnp.float4_e2m1fn)
-
-
 def _caches(stage: StageProgram) -> tuple[Any, ...]:
     """Caches as shapes: KV in its format, states and windows in theirs."""
     precision = stage.model.precision
-    kv, state = dtype_of(precision["kv"]), dtype_of(precision["state"])
+    kv, state = _CACHED[precision["kv"].name], _CACHED[precision["state"].name]
 
     def cache(layer: int, shapes: Any) -> Any:
         recurrent = isinstance(stage.model.layers[layer].attention, KDA)

@@ -1,7 +1,8 @@
 """Pseudo-random weights for a decoder, made on its devices: the same model under every layout.
 
 A value depends on its own indices alone (the finaliser of MurmurHash3 over them), so that no layout changes it and a
-rank makes only its part; and it compiles in a fraction of the time of a counter-based generator.
+rank makes only its part; and it compiles in a fraction of the time of a counter-based generator. A program of stored
+weights gets them quantised.
 """
 
 import zlib
@@ -11,11 +12,12 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, UInt32
 
 from layouts.decoder import weights
 from layouts.decoder.program import Program, StageProgram
+from layouts.decoder.storage import Place
 from layouts.gqa import GQA
 from layouts.gqa.sharded import repeated_kv
 
@@ -28,18 +30,19 @@ def drawn(program: Program, dtype: jax.typing.DTypeLike, seed: int = 0) -> tuple
 
 
 def _stage(stage: StageProgram, dtype: jnp.dtype, seed: int) -> Any:
-    specs, shapes = stage.weight_specs(), stage.weight_shapes()
-
-    def leaf(path: Any, shape: tuple[int, ...], spec: Any) -> jax.Array:
+    def leaf(path: Any, place: Place, spec: Any) -> Any:
+        shape = place.shape
         layer = stage.part.layers[path[1].idx] if path[0].key == "layers" else None
-        place = f"{seed} {layer} {jax.tree_util.keystr(path[2:] if layer is not None else path)}"
+        name = f"{seed} {layer} {jax.tree_util.keystr(path[2:] if layer is not None else path)}"
         shared = _shared_kv(stage, layer, path)
         if shared is not None:
             shape = (shared.kv_heads * 2 * shared.head_dim, *shape[1:])
-        make = _maker(shape, dtype, shared, stage.part.layout.attn_tp, stage.sharding(spec))
-        return make(jnp.uint32(zlib.crc32(place.encode())))
+        quantised = stage.stored and place.scaled
+        sharding = jax.tree.map(stage.sharding, spec, is_leaf=lambda node: isinstance(node, PartitionSpec))
+        make = _maker(shape, dtype, shared, stage.part.layout.attn_tp, place if quantised else None, sharding)
+        return make(jnp.uint32(zlib.crc32(name.encode())))
 
-    return jax.tree_util.tree_map_with_path(leaf, shapes, specs, is_leaf=weights.is_shape)
+    return jax.tree_util.tree_map_with_path(leaf, stage.places, stage.held_specs())
 
 
 def _shared_kv(stage: StageProgram, layer: int | None, path: Any) -> GQA | None:
@@ -49,11 +52,14 @@ def _shared_kv(stage: StageProgram, layer: int | None, path: Any) -> GQA | None:
 
 
 @cache
-def _maker(shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, sharding: NamedSharding) -> Any:
-    def make(stream: UInt32[Array, ""]) -> jax.Array:
+def _maker(
+    shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, place: Place | None, sharding: Any
+) -> Any:
+    def make(stream: UInt32[Array, ""]) -> Any:
         noise = _noise(shape, stream)
         value = (1.0 + 0.1 * noise if len(shape) == 1 else noise * shape[-1] ** -0.5).astype(dtype)
-        return value if shared is None else repeated_kv(shared, value, ranks)
+        value = value if shared is None else repeated_kv(shared, value, ranks)
+        return value if place is None else place.stored(value)
 
     return jax.jit(make, out_shardings=sharding)
 

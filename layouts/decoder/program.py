@@ -1,8 +1,9 @@
 """A model under a layout as compiled programs over a device mesh: one for each pipeline stage."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
-from layouts.decoder import weights
+from layouts.decoder import storage, weights
 from layouts.decoder.cache import Room, cache_shapes, cache_specs
 from layouts.decoder.modules import Carried
 from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
@@ -30,7 +31,11 @@ from layouts.residual.attention_residual import Stream
 
 @dataclass(frozen=True, eq=False)
 class StageProgram:
-    """One stage on its own devices. `mesh` may be abstract: then it can be traced, not run."""
+    """One stage on its own devices. `mesh` may be abstract: then it can be traced, not run.
+
+    `options` are those of XLA's compiler.
+    `stored`: its weights are in the formats of the model's precision (`layouts.decoder.storage`), not plain arrays.
+    """
 
     model: Model
     forms: Forms
@@ -38,6 +43,8 @@ class StageProgram:
     room: Room
     interleave: int
     mesh: Mesh | AbstractMesh
+    stored: bool = False
+    options: Mapping[str, bool | int] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def axes(self) -> Axes:
@@ -53,6 +60,23 @@ class StageProgram:
         layout, sharded = self.part.layout, self.part.sharded
         layers = [weights.layer_specs(self.model.layers[i], layout, self.axes, i in sharded) for i in self.part.layers]
         return {"layers": layers, **weights.model_specs(self.model, self.axes)}
+
+    @cached_property
+    def places(self) -> Any:
+        """For each of its weights how it is stored, in the same tree."""
+        return storage.places(self.model, self.part, self.axes, self.weight_shapes())
+
+    def stored_shapes(self, dtype: jax.typing.DTypeLike | None = None) -> Any:
+        """Shapes and dtypes of its weights as they are stored; `dtype`: of those without scales, None as stored."""
+        return jax.tree.map(lambda place: place.described(dtype), self.places)
+
+    def stored_specs(self) -> Any:
+        """How they are cut. LayoutError where a cut falls inside a byte."""
+        return jax.tree.map(lambda place, spec: place.specs(spec, self.axes), self.places, self.weight_specs())
+
+    def held_specs(self) -> Any:
+        """How the tree of weights that it takes is cut."""
+        return self.stored_specs() if self.stored else self.weight_specs()
 
     def module(self, held: Any) -> tuple[Any, Any]:
         """Graph and parameters of the stage's module around a tree of weights (or of whatever stands for them)."""
@@ -89,7 +113,7 @@ class StageProgram:
 
     def body(self, phase: Phase) -> Callable[..., Stepped]:
         """The stage as a function of whole arrays: parameters, what enters, caches, step."""
-        graph, specs = self.module(self.weight_specs())
+        graph, specs = self.module(self.held_specs())
         each, by_request = self.axes.spec("requests"), self.axes.spec("requests", None)
         leaving = Output(each, by_request) if self.part.last else self.carried_specs(self.part.layers.stop)  # pyright: ignore[reportArgumentType]
 
@@ -122,7 +146,7 @@ class StageProgram:
 
 @lru_cache(maxsize=64)
 def _compiled(stage: StageProgram, phase: Phase) -> Callable[..., Stepped]:
-    return jax.jit(stage.body(phase), donate_argnums=2)
+    return jax.jit(stage.body(phase), donate_argnums=2, compiler_options=dict(stage.options))
 
 
 @lru_cache(maxsize=64)
@@ -134,7 +158,7 @@ def _commit(stage: StageProgram) -> Callable[..., Any]:
     each = stage.axes.spec("requests")
     specs = (stage.cache_specs(), stage.ring_specs("verify"), each, each)
     mapped = jax.shard_map(run, mesh=stage.mesh, in_specs=specs, out_specs=stage.cache_specs())
-    return jax.jit(mapped, donate_argnums=0)
+    return jax.jit(mapped, donate_argnums=0, compiler_options=dict(stage.options))
 
 
 @dataclass(frozen=True)
@@ -151,13 +175,18 @@ class Program:
         room: Room,
         devices: Sequence[Any] | None,
         interleave: int = 1,
+        stored: bool = False,
+        options: Mapping[str, bool | int] = MappingProxyType({}),
     ) -> "Program":
-        """That of a valid layout over these devices, or without any (None): to trace. LayoutError if too few."""
+        """That of a valid layout over these devices, or without any (None): to trace. LayoutError if too few.
+
+        `stored`: weights are in the formats of the model's precision, with their scales. `options`: of the compiler.
+        """
         parts = parts_of(model, layout)
         by_stage = _devices_by_stage(layout, devices)
         return Program(
             tuple(
-                StageProgram(model, forms, part, room, interleave, _mesh(part, chosen))
+                StageProgram(model, forms, part, room, interleave, _mesh(part, chosen), stored, options)
                 for part, chosen in zip(parts, by_stage, strict=True)
             )
         )
@@ -222,8 +251,12 @@ def _mesh(part: Part, devices: list[Any] | None) -> Mesh | AbstractMesh:
 def _empty(stage: StageProgram, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
     def zeros(path: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.Array:
         wide = any(getattr(key, "name", "") == "recurrent" for key in path)
-        make = partial(jnp.zeros, shape, jnp.float32 if wide else dtype)
-        return jax.jit(make, out_shardings=stage.sharding(spec))()
+        return _zeros(shape, jnp.dtype(jnp.float32 if wide else dtype), stage.sharding(spec))()
 
     leaf = weights.is_shape
     return jax.tree_util.tree_map_with_path(zeros, stage.cache_shapes(), stage.cache_specs(), is_leaf=leaf)
+
+
+@lru_cache(maxsize=256)
+def _zeros(shape: tuple[int, ...], dtype: jnp.dtype, sharding: NamedSharding) -> Callable[[], jax.Array]:
+    return jax.jit(partial(jnp.zeros, shape, dtype), out_shardings=sharding)

@@ -22,6 +22,7 @@ from layouts.residual.attention_residual import Stream
 from layouts.residual.shape import OUTPUT
 from layouts.rotary import Rotation
 from layouts.stages import stage_bounds
+from layouts.stored import is_stored
 from layouts.vocab import reference as vocabulary
 from layouts.vocab import sharded as vocab
 
@@ -78,14 +79,16 @@ class Stage(nnx.Module):
         self.part, self.forms, self.vocab, self.tied = part, forms, model.vocab, model.tied
         layers = zip(part.layers, held["layers"], strict=True)
         self.layers = nnx.List([_decoder_layer(model, forms, part, i, tree) for i, tree in layers])
-        self.along = tuple(_along(model, forms, part, i) for i in part.layers)
+        self.along = tuple(
+            _along(model, forms, part, i, tree) for i, tree in zip(part.layers, held["layers"], strict=True)
+        )
         if part.first or (part.last and model.tied):
             self.embed_tokens = nnx.Param(held["embed_tokens"])
         if part.last:
             self.residual = parameters(held.get("residual"))
             self.final_norm = nnx.Param(held["final_norm"])
             if not model.tied:
-                self.lm_head = nnx.Param(held["lm_head"])
+                self.lm_head = parameters(held["lm_head"])
 
     def __call__(self, entering: Any, caches: tuple[Any, ...], step: Step, phase: Phase) -> Stepped:
         """`entering`: tokens of an attention group in the first stage, what the stage before left in any other."""
@@ -135,8 +138,8 @@ class Stage(nnx.Module):
                 last = jnp.arange(rows, dtype=step.new.dtype) * step.width + jnp.maximum(step.new - 1, 0)
                 stream = jax.tree.map(lambda x: x[last], stream)
             normed = read_normed(stream, values(self.residual), OUTPUT, self.final_norm.get_value(), self.forms.eps)
-            head = self.embed_tokens if self.tied else self.lm_head
-            scores = vocab.logits(normed, head.get_value(), axes, self.vocab)
+            head = values(self.embed_tokens if self.tied else self.lm_head)
+            scores = vocab.logits(normed, head, axes, self.vocab)
             whole = vocab.whole_logits(scores, axes)[:rows, : self.vocab]
             return Output(vocabulary.greedy(whole), whole)
 
@@ -149,18 +152,19 @@ def _layer(
     return nnx.merge(graph, held)(carried, cache, step, rotation, phase)
 
 
-def _along(model: Model, forms: Forms, part: Part, layer: int) -> staging.Along:
-    """For each leaf of a layer's parameters the axis that it is kept in parts along."""
+def _along(model: Model, forms: Forms, part: Part, layer: int, held: Any) -> staging.Along:
+    """For each leaf of a layer's parameters the axis that it is kept in parts along; scales are whole."""
     shape, layout = model.layers[layer], part.layout
-    tree = jax.tree_util.tree_map_with_path(
-        lambda path, size: (
-            weights.shard_axis(size, layout.weight_shard)
-            if layer in part.sharded and weights.is_sharded(shape, path, layout)
-            else staging.WHOLE
-        ),
-        weights.layer_shapes(shape, layout),
-        is_leaf=weights.is_shape,
-    )
+
+    def along(path: Any, size: tuple[int, ...], weight: Any) -> Any:
+        whole = jax.tree.map(lambda _: staging.WHOLE, weight)
+        if layer not in part.sharded or not weights.is_sharded(shape, path, layout):
+            return whole
+        axis = weights.shard_axis(size, layout.weight_shard)
+        return replace(whole, payload=axis) if is_stored(weight) else axis
+
+    shapes = weights.layer_shapes(shape, layout)
+    tree = jax.tree_util.tree_map_with_path(along, shapes, held, is_leaf=weights.is_shape)
     return tuple(jax.tree.leaves(nnx.split(_decoder_layer(model, forms, part, layer, tree))[1]))
 
 

@@ -47,7 +47,7 @@ def grouped(
     # what padding left in its rows must not reach a sum, NaN included
     sent = jnp.where(inside, x[order[:room] // topk], jnp.zeros((), x.dtype))
     inner = _first(sent, at, sizes, experts, activation)
-    out = lax.ragged_dot(inner, _transposed(experts.w2, x), sizes, preferred_element_type=jnp.float32)
+    out = lax.ragged_dot(inner, experts.w2.astype(x.dtype).swapaxes(1, 2), sizes, preferred_element_type=jnp.float32)
     if experts.w2_bias is not None:
         out = out + jnp.where(with_bias, experts.w2_bias.astype(jnp.float32), 0.0)[at]
     out = jnp.where(inside, out, 0.0)
@@ -59,14 +59,10 @@ def grouped(
 def _first(sent: Array, at: Array, sizes: Array, experts: Experts, activation: Activation) -> Array:
     """Gate and up projection in one grouped GEMM, and the activation."""
     held, _, intermediate, width = experts.w13.shape
-    w13 = _transposed(experts.w13.reshape(held, 2 * intermediate, width), sent)
-    projected = lax.ragged_dot(sent, w13, sizes, preferred_element_type=jnp.float32)
+    w13 = experts.w13.astype(sent.dtype).reshape(held, 2 * intermediate, width)
+    projected = lax.ragged_dot(sent, w13.swapaxes(1, 2), sizes, preferred_element_type=jnp.float32)
     projected = projected.reshape(-1, 2, intermediate)
     if experts.w13_bias is not None:
         projected = projected + experts.w13_bias.astype(jnp.float32)[at]
     projected = projected.astype(sent.dtype)
     return activation(projected[:, 0], projected[:, 1])
-
-
-def _transposed(weight: Float[Array, "experts out inp"], x: Array) -> Float[Array, "experts inp out"]:
-    return weight.astype(x.dtype).swapaxes(1, 2)

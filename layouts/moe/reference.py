@@ -76,12 +76,12 @@ def routed(
 ) -> Float[Array, "rows width"]:
     """Weighted sum of each row's experts. It copies the weights of every choice: for tiny sizes only."""
     chosen = routing.experts
-    projected = jnp.einsum("rw,rkgiw->rkgi", x, experts.w13[chosen], preferred_element_type=jnp.float32)
+    projected = jnp.einsum("rw,rkgiw->rkgi", x, experts.w13.astype(x.dtype)[chosen], preferred_element_type=jnp.float32)
     if experts.w13_bias is not None:
         projected = projected + experts.w13_bias[chosen].astype(jnp.float32)
     projected = projected.astype(x.dtype)
     inner = activation(projected[:, :, 0], projected[:, :, 1])
-    out = jnp.einsum("rki,rkwi->rkw", inner, experts.w2[chosen], preferred_element_type=jnp.float32)
+    out = jnp.einsum("rki,rkwi->rkw", inner, experts.w2.astype(x.dtype)[chosen], preferred_element_type=jnp.float32)
     if experts.w2_bias is not None:
         out = out + experts.w2_bias[chosen].astype(jnp.float32)
     return jnp.einsum("rk,rkw->rw", routing.weights, out).astype(x.dtype)

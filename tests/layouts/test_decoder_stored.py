@@ -1,0 +1,123 @@
+"""Decoders whose weights are fp8 and MXFP4, under several layouts, against the same with the values worked out before.
+
+Blocks of fp8 are 8 x 8 here, so that tiny weights have several of them and cuts fall inside some.
+"""
+
+import functools
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from layouts.checkpoint import architecture_of, open_folder, place, views
+from layouts.decoder.drawn import drawn
+from layouts.decoder.modules import values
+from layouts.decoder.program import Program, StageProgram
+from layouts.generation import Capacity, Session
+from layouts.gqa.sharded import repeated_kv
+from layouts.layout import Layout
+from layouts.models import Model
+from layouts.shapes import ShapeError
+from layouts.stored import is_stored
+from layouts.tensor import FORMATS, Format
+from layouts.text import parse
+from tests.layouts.decoding import DECODERS, error, golden, teacher_forced
+
+FP8 = Format("fp8", Fraction(1), Fraction(4, 64), "fp8", 8)
+FORMATS_OF = {"attention": FP8, "dense": FP8, "shared": FP8, "head": FP8, "latent": FP8, "experts": FORMATS["mxfp4"]}
+CAPACITY = Capacity(2, 48, page=4)
+SHARDED = "attn_dp=16,ep=16,dispatch=all_to_all,weight_shard=8,weight_shard_layers=0-2"
+WIDTH = 20
+
+
+def quantised(family: str) -> Model:
+    model = golden(family)[0]
+    return replace(model, precision=model.precision.with_formats(FORMATS_OF))
+
+
+def program_of(family: str, layout: Layout, stored: bool) -> Program:
+    room = CAPACITY.room(layout.dcp)
+    return Program.of(quantised(family), golden(family)[1], layout, room, jax.devices(), stored=stored)
+
+
+def plain(family: str, stage: StageProgram) -> Any:
+    """The golden's weights on the stage's devices, float32."""
+    folder, layout = open_folder(DECODERS / family), stage.part.layout
+    held = views(stage.model, folder, architecture_of(folder), attn_tp=layout.attn_tp, vocab_tp=layout.vocab_tp)
+    held["layers"] = [held["layers"][i] for i in stage.part.layers]
+    return place(held, jax.tree.map(stage.sharding, stage.weight_specs()), jnp.float32)
+
+
+def stored_tree(family: str, stage: StageProgram) -> Any:
+    """The same, quantised."""
+    make = jax.tree.map(lambda at, w: jax.jit(at.stored)(w) if at.scaled else w, stage.places, plain(family, stage))
+    return stage.place(make, stage.stored_specs())
+
+
+def worked_out(tree: Any) -> Any:
+    return jax.tree.map(lambda w: w.astype(jnp.float32), tree, is_leaf=is_stored)
+
+
+def logits(program: Program, trees: list[Any]) -> np.ndarray:
+    session = Session(program, program.load(trees), CAPACITY, jnp.float32)
+    return teacher_forced(session, golden("deepseek_v3")[2], WIDTH)
+
+
+@functools.cache
+def expected(family: str) -> np.ndarray:
+    """Of plain arrays on one device, the values of the quantised weights worked out before."""
+    stored, program = program_of(family, Layout(), True), program_of(family, Layout(), False)
+    tree = worked_out(stored_tree(family, stored.stages[0]))
+    return logits(program, [program.stages[0].place(tree, program.stages[0].weight_specs())])
+
+
+@pytest.mark.parametrize("text", ["attn_dp=1", SHARDED, "attn_dp=4,attn_tp=4,ep=4,expert_tp=4"])
+def test_logits_are_those_of_the_values_worked_out_before(text: str) -> None:
+    family = "deepseek_v3"
+    layout = Layout() if text == "attn_dp=1" else parse(text, 16, quantised(family))
+    program = program_of(family, layout, True)
+    found = logits(program, [stored_tree(family, stage) for stage in program.stages])
+    assert error(found, expected(family)) < 2e-5
+    unquantised = golden(family)[3]
+    assert error(found[:, -unquantised.shape[1] :], unquantised) > 1e-3  # something has been lost
+
+
+def test_drawn_weights_are_those_of_every_layout() -> None:
+    def layers(text: str) -> list[Any]:
+        program = program_of("gpt_oss", parse(text, 16, quantised("gpt_oss")) if text else Layout(), True)
+        (stage,), (held,) = program.stages, drawn(program, jnp.float32)
+        graph, described = stage.module(stage.stored_shapes(jnp.float32))
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), held) == jax.tree.map(lambda x: (x.shape, x.dtype), described)
+        module = nnx.merge(graph, held)
+        return [values((layer.attention.weights, layer.ffn.weights)) for layer in module.layers]
+
+    one, other = layers(""), layers("attn_dp=4,attn_tp=4,ep=4,expert_tp=4")
+    for layer in one:
+        assert sum(map(is_stored, jax.tree.leaves(layer, is_leaf=is_stored))) == 5  # q, kv, o, w13, w2
+    one, other = worked_out(one), worked_out(other)
+    for shape, (attention, _) in zip(golden("gpt_oss")[0].layers, one, strict=True):
+        attention |= {name: repeated_kv(shape.attention, attention[name], 4) for name in ("kv_proj", "kv_bias")}  # pyright: ignore[reportArgumentType]
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_an_input_of_heads_and_dimensions() -> None:
+    program = program_of("kimi-k3", Layout(), True)
+    attention = program.stages[0].stored_shapes()["layers"][1]["attention"]
+    assert attention.o_proj.shape == (32, 16, 8)
+    assert attention.o_proj.scale.shape == (4, 16, 1)  # blocks of 8 outputs and the 8 values of a head
+    assert attention.qkv_proj.scale.shape == (3, 16, 1, 4)
+    assert attention.f_b_proj.dtype == jnp.bfloat16 and attention.A_log.dtype == jnp.float32
+
+
+def test_a_byte_of_two_values_is_not_cut() -> None:
+    model = golden("deepseek_v3")[0]
+    odd = replace(model, precision=model.precision.with_formats({"experts": FORMATS["mxfp4"]}))
+    layout = parse("attn_dp=1,attn_tp=16,expert_tp=16", 16, odd)
+    program = Program.of(odd, golden("deepseek_v3")[1], layout, CAPACITY.room(1), None, stored=True)
+    with pytest.raises(ShapeError, match="16 inputs in 16 parts are cut inside a byte"):
+        program.stages[0].stored_specs()
