@@ -28,6 +28,7 @@ class Schema(StrEnum):
     SENSITIVITY = "sensitivity/1"
     COMPARE = "compare/1"
     AUDIT = "audit/1"
+    RUN = "run/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:

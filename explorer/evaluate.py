@@ -18,14 +18,11 @@ from hw.machine import Machine
 from hw.programs import kept
 from layouts.blocks import step_blocks
 from layouts.cut import Cut, Scalar
-from layouts.gqa import GQA
 from layouts.load import Load
-from layouts.mla import MLA
 from layouts.models.model import Model
-from layouts.moe import MoE
 from layouts.quantities import Traits, quantities
-from layouts.traits import traits_of
 from layouts.stages import heaviest_stages, layer_counts
+from layouts.traits import traits_of
 
 # CPU work of a step (scheduling, control sync, launch): hidden while the GPU's step is longer. 3.07 ms is the control
 # sync that article 002 prints for 16 ranks on two hosts.

@@ -17,6 +17,8 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from hw.errors import MeshwrightError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -110,3 +112,21 @@ def automatic_mesh(devices: np.ndarray, names: tuple[str, ...]) -> Mesh:
 def abstract_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> AbstractMesh:
     """The same without devices."""
     return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def join_processes(simulated: bool) -> None:
+    """Join the other processes of a run: JAX finds SLURM, Open MPI and Kubernetes by itself; elsewhere the variables
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID say who is who. MeshwrightError where nothing does."""
+    if simulated:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    count, own = os.environ.get("JAX_NUM_PROCESSES"), os.environ.get("JAX_PROCESS_ID")
+    try:
+        jax.distributed.initialize(
+            num_processes=None if count is None else int(count), process_id=None if own is None else int(own)
+        )
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise MeshwrightError(
+            f"--distributed found no run to join ({reason}): start it under SLURM, Open MPI or Kubernetes, or set "
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+        ) from None

@@ -9,6 +9,7 @@ from typing import Final
 from typer.exceptions import Abort, TyperException
 
 from explorer.cli.app import app
+from explorer.cli.devices import plan_on_cpu
 from hw.errors import MeshwrightError
 
 PROGRAM: Final = "meshwright"
@@ -20,11 +21,10 @@ BROKEN_PIPE: Final = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 for an answer, 1 for an audit that found a difference, 2 for a request that cannot be met (one line on stderr),
-    130 when interrupted; also 1 when the reader of a pipe has gone (typer's own choice).
+    0 for an answer, 1 for an audit or a check that found a difference, 2 for a request that cannot be met (one line on
+    stderr), 130 when interrupted; also 1 when the reader of a pipe has gone (typer's own choice).
     """
-    # planning is arithmetic on arrays of a few kilobytes: no accelerator is woken up for it
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    plan_on_cpu()
     try:
         status = app(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from explorer.cli.cost import cost
 from explorer.cli.memory import memory
 from explorer.cli.options import asking
 from explorer.cli.plan import plan
+from explorer.cli.run import run
 from explorer.cli.sensitivity import sensitivity
 
 app = typer.Typer(
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity, audit):
+for command in (plan, cost, memory, compare, sensitivity, audit, run):
     app.command()(asking(command))
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)

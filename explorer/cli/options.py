@@ -44,6 +44,11 @@ def count(help: str, panel: str, metavar: str = "N") -> Any:
     return _option(help, panel, metavar, _whole)
 
 
+def text(help: str, panel: str, metavar: str) -> Any:
+    """An option that is a word."""
+    return _option(help, panel, metavar)
+
+
 def _real(help: str, panel: str, metavar: str) -> Any:
     return _option(help, panel, metavar, _number)
 

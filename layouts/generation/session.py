@@ -3,6 +3,7 @@
 Every process of a multi-host run keeps the same session: it is deterministic, and only arrays are spread.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -105,9 +106,24 @@ class Session:
         self._fresh -= set(rows)
         return scored
 
+    def timed(self, width: int, repeats: int) -> list[float]:
+        """Seconds of each of several verify steps of every line, at full tables: shapes are fixed, so that a step takes
+        as long whatever the tables hold. Contents of the caches are lost; requests must be gone."""
+        lines = [Request(group, line) for group in range(len(self.pools)) for line in range(self.capacity.requests)]
+        step, _ = self._arrays(
+            {r: [0] * width for r in lines}, dict.fromkeys(lines, self.capacity.context - width), width
+        )
+        seconds = []
+        for _ in range(repeats + 1):  # the first one may compile
+            start = time.perf_counter()
+            output, self._caches, _ = self.program.step(self.held, self._caches, step, "verify")
+            jax.block_until_ready(output)
+            seconds.append(time.perf_counter() - start)
+        return seconds[1:]
+
     def accept(self, accepted: Mapping[Request, int]) -> None:
         """Keep the first tokens of each request that was verified, as many as said (none if left out)."""
-        slots, kept = self._whole(np.zeros, np.int32), self._whole(np.zeros, np.int32)
+        slots, kept = self._whole(np.int32), self._whole(np.int32)
         for request, before in self._verifying.items():
             at = self._places[request]
             slots[at], kept[at] = request.line + 1, accepted.get(request, 0)
@@ -130,33 +146,38 @@ class Session:
             raise
         return before
 
-    def _whole(self, make: Any, dtype: Any, *rest: int) -> np.ndarray:
-        """An array with an entry for every line of every group."""
-        return make((len(self.pools) * self.capacity.requests, *rest), dtype)
+    def _whole(self, dtype: type[np.generic], *rest: int) -> np.ndarray:
+        """Zeros with an entry for every line of every group."""
+        return np.zeros((len(self.pools) * self.capacity.requests, *rest), dtype)
 
     def _step(
         self, rows: Mapping[Request, Sequence[int]], before: Mapping[Request, int], width: int, phase: Phase
     ) -> dict[Request, Scored]:
-        """Requests of a group stand in its first rows; the others are idle."""
-        tokens, slots = self._whole(np.zeros, np.int32, width), self._whole(np.zeros, np.int32, self.capacity.context)
-        lengths, states, new = (self._whole(np.zeros, np.int32) for _ in range(3))
-        begins, counts = self._whole(np.zeros, bool), np.zeros(len(self.pools), np.int32)
-        self._places = {}
-        for request in sorted(rows):
-            pool, at = self.pools[request.group], request.group * self.capacity.requests + counts[request.group]
-            counts[request.group] += 1
-            self._places[request] = at
-            tokens[at, : len(rows[request])] = rows[request]
-            slots[at], lengths[at], states[at] = pool.table[request.line], before[request], request.line + 1
-            new[at], begins[at] = len(rows[request]), request in self._fresh
-        batch: Any = Batch(slots, lengths, self.pools[0].interleave)  # pyright: ignore[reportArgumentType]
-        counted: Any = (counts * width).reshape(self._shape)
-        step = Step(tokens.reshape(-1), batch, counted, states, new, begins)  # pyright: ignore[reportArgumentType]
+        step, self._places = self._arrays(rows, before, width)
         output, self._caches, self._rings = self.program.step(self.held, self._caches, step, phase)
         best, logits = (fetched(x) for x in output)
         each = width if phase == "verify" else 1
         best, logits = best.reshape(-1, each), logits.reshape(-1, each, logits.shape[-1])
         return {request: Scored(best[at], logits[at]) for request, at in self._places.items()}
+
+    def _arrays(
+        self, rows: Mapping[Request, Sequence[int]], before: Mapping[Request, int], width: int
+    ) -> tuple[Step, dict[Request, int]]:
+        """What the program is given, and where in it each request stands: in the first rows of its group."""
+        tokens, slots = self._whole(np.int32, width), self._whole(np.int32, self.capacity.context)
+        lengths, states, new = (self._whole(np.int32) for _ in range(3))
+        begins, counts = self._whole(np.bool_), np.zeros(len(self.pools), np.int32)
+        places = {}
+        for request in sorted(rows):
+            pool, at = self.pools[request.group], request.group * self.capacity.requests + counts[request.group]
+            counts[request.group] += 1
+            places[request] = int(at)
+            tokens[at, : len(rows[request])] = rows[request]
+            slots[at], lengths[at], states[at] = pool.table[request.line], before[request], request.line + 1
+            new[at], begins[at] = len(rows[request]), request in self._fresh
+        batch: Any = Batch(slots, lengths, self.pools[0].interleave)  # pyright: ignore[reportArgumentType]
+        counted: Any = (counts * width).reshape(self._shape)
+        return Step(tokens.reshape(-1), batch, counted, states, new, begins), places  # pyright: ignore[reportArgumentType]
 
 
 def fetched(x: jax.Array) -> np.ndarray:

@@ -40,7 +40,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
     name, base, build = _build(name_or_path)
     path = presets.find_config(base)
     config = read_json(path)
-    text = _text_config(config)
+    text = text_config(config)
     body = _checked(_family(text).read, text)
     quantization = Quantization(_quantization(config, text), config.source)
     stored, notes = read_precision(quantization, body.modules())
@@ -82,7 +82,7 @@ def _length_key(text: Config) -> str:
     return "model_max_length" if text.has("model_max_length") else "max_position_embeddings"
 
 
-def _text_config(config: Config) -> Config:
+def text_config(config: Config) -> Config:
     """The language model of a multimodal config; the architecture of the wrapper counts where it names none."""
     if not config.has("text_config"):
         return config
@@ -92,7 +92,7 @@ def _text_config(config: Config) -> Config:
 
 def load_forms(name_or_path: str) -> Forms:
     """The arithmetic of the same model beyond its shapes, as programs need it. Raises ModelError."""
-    text = _text_config(read_json(presets.find_config(_build(name_or_path)[1])))
+    text = text_config(read_json(presets.find_config(_build(name_or_path)[1])))
     return _checked(_family(text).forms, text)
 
 

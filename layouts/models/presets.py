@@ -50,6 +50,12 @@ def overlay(name: str) -> Mapping[str, object] | None:
     return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
+def base_of(name: str) -> str:
+    """The preset that a build is one of; any other name as it is."""
+    table = overlay(name.strip().lower())
+    return name if table is None else str(table["base"])
+
+
 def find_config(name: str) -> pathlib.Path:
     """The config.json of a preset, an alias, a path to one or to the folder that holds one; raises ModelError."""
     known = aliases().get(name.lower(), name.lower())
