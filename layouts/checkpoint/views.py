@@ -110,7 +110,7 @@ class _OfParts(View):
 
 
 @dataclass(frozen=True)
-class _OfOne(View):
+class OfOne(View):
     """A view over one view."""
 
     view: View
@@ -157,7 +157,7 @@ class Joined(_OfParts):
 
 
 @dataclass(frozen=True)
-class Split(_OfOne):
+class Split(OfOne):
     """One dimension as two: `outer` runs of equal length."""
 
     axis: int
@@ -182,7 +182,7 @@ class Split(_OfOne):
 
 
 @dataclass(frozen=True)
-class Merged(_OfOne):
+class Merged(OfOne):
     """A dimension and the next one as one."""
 
     axis: int
@@ -202,7 +202,7 @@ class Merged(_OfOne):
 
 
 @dataclass(frozen=True)
-class Transposed(_OfOne):
+class Transposed(OfOne):
     """Dimension i is dimension order[i] of the view."""
 
     order: tuple[int, ...]
@@ -219,7 +219,7 @@ class Transposed(_OfOne):
 
 
 @dataclass(frozen=True)
-class Part(_OfOne):
+class Part(OfOne):
     """Entries [start, stop) of a dimension."""
 
     axis: int
@@ -236,7 +236,7 @@ class Part(_OfOne):
 
 
 @dataclass(frozen=True)
-class Repeated(_OfOne):
+class Repeated(OfOne):
     """Each entry of a dimension `times` times, its copies side by side."""
 
     axis: int
@@ -254,7 +254,7 @@ class Repeated(_OfOne):
 
 
 @dataclass(frozen=True)
-class Padded(_OfOne):
+class Padded(OfOne):
     """The view with zero rows behind it, up to `rows`."""
 
     rows: int

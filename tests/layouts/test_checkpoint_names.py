@@ -329,8 +329,8 @@ def test_nothing_else_is_left_out_silently(tmp_path, name, extra):
 @pytest.mark.parametrize(
     "name, extra, kind",
     [
-        ("deepseek_v3", "model.layers.0.mlp.up_proj.weight_scale_inv", "fp8 in blocks"),
-        ("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj_blocks", "MXFP4 in blocks"),
+        ("deepseek_v3", "model.layers.9.mlp.up_proj.weight_scale_inv", "fp8 in blocks"),
+        ("gpt_oss", "model.layers.9.mlp.experts.gate_up_proj_blocks", "MXFP4 in blocks"),
         ("kimi-k3", "language_model.model.layers.1.block_sparse_moe.experts.0.w1.weight_packed", "packed int4 or FP4"),
         ("glm_moe_dsa", "model.layers.2.mlp.experts.0.up_proj.weight_scale_2", "scaled fp8 or FP4"),
         ("llama", "model.layers.0.mlp.up_proj.qweight", "packed integers"),

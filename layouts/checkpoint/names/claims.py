@@ -6,10 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import ml_dtypes
+import numpy as np
+
 from layouts.checkpoint.errors import CheckpointError
 from layouts.checkpoint.folder import Folder, listed
-from layouts.checkpoint.views import Stored, View, flat
+from layouts.checkpoint.scaled import E2M1, E8M0, Scaled
+from layouts.checkpoint.views import Merged, Stored, View, flat
+from layouts.tensor import FORMATS
 
+_BLOCK: Final = FORMATS["fp8"].block
+_GROUP: Final = int(1 / FORMATS["mxfp4"].scale)  # one byte for so many values
+_BYTE: Final = np.dtype(np.uint8)
+_FP8: Final = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2))
+_CONVERT: Final = "only bf16, fp16, fp32, fp8 in blocks of 128 and MXFP4 are loaded: convert the weights to one of them"
 # How quantised weights show in names, and what they are called there.
 _QUANTISED: Final = (
     (re.compile(r"\.weight_scale_inv$"), "fp8 in blocks"),
@@ -34,7 +44,39 @@ class Claims:
         return name in self.folder.entries
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> View:
-        """The tensor of the name, which must have the shape."""
+        """The tensor of the name, which must have the shape; its values where it is stored as fp8 in blocks with
+        `weight_scale_inv` (DeepSeek-V3) or in MXFP4 (compressed-tensors' mxfp4-pack-quantized)."""
+        if self.has(f"{name}_scale_inv"):
+            scale = self._exact(f"{name}_scale_inv", tuple(-(-size // _BLOCK) for size in shape))
+            return Scaled(self._exact(name, shape), scale, (_BLOCK,) * len(shape))
+        if self._is_mxfp4(name):
+            packed, scale = f"{name}_packed", f"{name}_scale"
+            return self._mxfp4(self._exact(packed, (*shape[:-1], shape[-1] // 2)), scale, shape)
+        entry = self.folder.entries.get(name)
+        if entry is not None and entry.dtype in _FP8:
+            raise CheckpointError(
+                f"{self.folder.path}: {name} is {entry.dtype} without scales of 128 x 128 blocks; {_CONVERT}"
+            )
+        return self._exact(name, shape)
+
+    def blocks(self, name: str, shape: tuple[int, ...]) -> View | None:
+        """The values of `name_blocks` and `name_scales`, MXFP4 as gpt-oss stores it: (..., groups, bytes of a group).
+        None where the folder does not have them."""
+        if not self.has(f"{name}_blocks"):
+            return None
+        groups = (*shape[:-1], shape[-1] // _GROUP, _GROUP // 2)
+        return self._mxfp4(Merged(self._exact(f"{name}_blocks", groups), len(shape) - 1), f"{name}_scales", shape)
+
+    def _mxfp4(self, packed: View, scale: str, shape: tuple[int, ...]) -> View:
+        exponents = self._exact(scale, (*shape[:-1], -(-shape[-1] // _GROUP)))
+        return Scaled(E2M1(packed), E8M0(exponents), (*(1 for _ in shape[1:]), _GROUP))
+
+    def _is_mxfp4(self, name: str) -> bool:
+        """NVFP4 and int4 have tensors of the same names, in other dtypes."""
+        parts = [self.folder.entries.get(f"{name}_{part}") for part in ("packed", "scale")]
+        return all(part is not None and part.dtype == _BYTE for part in parts)
+
+    def _exact(self, name: str, shape: tuple[int, ...]) -> View:
         return self._claim(name, shape, lambda found: found == shape)
 
     def vector(self, name: str, size: int) -> View:
@@ -73,6 +115,5 @@ def refuse_quantised(folder: Folder, unclaimed: Sequence[str]) -> None:
         found = [name for name in unclaimed if pattern.search(name)]
         if found:
             raise CheckpointError(
-                f"{folder.path}: weights are quantised, {kind} ({found[0]}, {len(found)} such tensors); "
-                "only bf16, fp16 and fp32 are loaded: convert the weights to one of them"
+                f"{folder.path}: weights are quantised, {kind} ({found[0]}, {len(found)} such tensors); {_CONVERT}"
             )

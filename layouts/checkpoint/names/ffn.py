@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from layouts.checkpoint.names.claims import Claims
-from layouts.checkpoint.views import Split, Stacked, Transposed
+from layouts.checkpoint.views import Split, Stacked, Transposed, View
 from layouts.dense.reference import GatedMLP
 from layouts.models.layer import Ffn
 from layouts.moe import MoE
@@ -32,7 +32,7 @@ def feed_forward(names: MoENames, claims: Claims, layer: str, ffn: Ffn) -> Any:
 
 
 def interleaved_experts(claims: Claims, layer: str, ffn: Ffn) -> Any:
-    """Weights of a layer whose experts are stored together and transposed, gate and up channels by turns."""
+    """Weights of a layer whose experts are stored together, gate and up channels by turns."""
     assert isinstance(ffn, MoE)
     return _moe(claims, f"{layer}mlp.", "router", ffn, _together)
 
@@ -83,11 +83,15 @@ def _experts(names: tuple[str, str, str], claims: Claims, module: str, moe: MoE)
 
 def _together(claims: Claims, module: str, moe: MoE) -> Experts:
     count, inner, width = moe.experts, moe.intermediate, moe.width
-    gate_up = claims.tensor(f"{module}gate_up_proj", (count, width, 2 * inner))
+
+    def by_output(name: str, out: int, inp: int) -> View:
+        """Experts, outputs, inputs: as MXFP4 stores them."""
+        held = claims.blocks(f"{module}{name}", (count, out, inp))
+        return held or Transposed(claims.tensor(f"{module}{name}", (count, inp, out)), (0, 2, 1))
+
     bias = claims.tensor(f"{module}gate_up_proj_bias", (count, 2 * inner))
-    down = claims.tensor(f"{module}down_proj", (count, inner, width))
-    w13: Any = Transposed(Split(gate_up, 2, inner), (0, 3, 2, 1))
-    w2: Any = Transposed(down, (0, 2, 1))
+    w13: Any = Transposed(Split(by_output("gate_up_proj", 2 * inner, width), 1, inner), (0, 2, 1, 3))
+    w2: Any = by_output("down_proj", width, inner)
     w13_bias: Any = Transposed(Split(bias, 1, inner), (0, 2, 1))
     w2_bias: Any = claims.tensor(f"{module}down_proj_bias", (count, width))
     return Experts(w13, w2, w13_bias, w2_bias)
