@@ -29,7 +29,7 @@ def traced(model: Model, forms: Forms, layout: Layout, batch: int, verify: int, 
     pages = batch * -(-context // (_PAGE * layout.dcp)) + 1
     program = Program.of(model, forms, layout, Room((pages + 1) * _PAGE, batch + 1), None, stored=True)
     groups = layout.replicas * layout.attn_dp
-    step = _step(groups, layout, batch, verify, context)
+    step = step_shapes(layout, batch, verify, context)
     counted, entering = [], step.tokens
     for stage in program.stages:
         held = stage.module(stage.stored_shapes())[1]
@@ -41,11 +41,13 @@ def traced(model: Model, forms: Forms, layout: Layout, batch: int, verify: int, 
     return merged(counted)
 
 
-def _step(groups: int, layout: Layout, batch: int, verify: int, context: int) -> Step:
+def step_shapes(layout: Layout, batch: int, verify: int, context: int) -> Step:
+    """A step's inputs as shapes: all attention groups, `batch` requests each, `verify` rows a request."""
+
     def whole(*shape: int, dtype: Any = jnp.int32) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype)
 
-    requests = groups * batch
+    requests = layout.replicas * layout.attn_dp * batch
     return Step(
         whole(requests * verify),
         Batch(whole(requests, context), whole(requests)),
