@@ -30,8 +30,9 @@ from layouts.models.scale import Scale, scaled_config
 from layouts.rules import Site
 from layouts.text import parse
 
-# Largest difference of a logit over the largest logit: sums of float32 in another order, or of bf16 in every layer.
-BOUNDS: Final = {"float32": 2e-5, "bfloat16": 5e-2}
+# Largest difference of a logit over the largest logit. Another batch or layout adds in another order; norms of small
+# values and recurrent states make up to fifty times as much of a float32's rounding, bf16 rounds in every layer.
+BOUNDS: Final = {"float32": 1e-4, "bfloat16": 5e-2}
 MOST_TOKENS: Final = 1 << 20
 _REPEATS: Final = 10
 _PLAIN: Final = ("attention", "latent", "shared", "dense", "experts", "head", "kv")  # run in one dtype, all of them
@@ -198,6 +199,12 @@ def _chip(device: Any) -> str | None:
 
 def run(request: RunRequest, check: bool, report: Report = lambda stage, fraction: None) -> Ran:
     """Generate, time the step, predict it where the chip is known, and hold it against one device if asked to."""
+    # a GPU would round float32 operands to ten bits
+    with jax.default_matmul_precision("highest" if request.dtype == "float32" else "default"):
+        return _run(request, check, report)
+
+
+def _run(request: RunRequest, check: bool, report: Report) -> Ran:
     report("weights", 0.1)
     session, weights = _session(request, request.layout, jax.devices())
     prompts = _prompts(request)

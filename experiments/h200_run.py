@@ -1,0 +1,104 @@
+"""Every preset as a program on one and on two H200s: right at tiny scale, and how long a full-width slice takes.
+
+    python -m experiments.h200_run --measure tiny|slices     on a machine with GPUs: run, write results/h200/run_*.json
+    python -m experiments.h200_run                           anywhere: what was measured beside what the tool predicts
+
+Tiny: each preset in float32 under every layout below that its devices hold, held against one device. Slices: the first
+layers of Kimi K3 and DeepSeek-V3 at full width in bfloat16, with as many experts as fit, 32 requests of 8k tokens a
+group. The programs are what XLA makes of them (no hand-written kernel yet); the prediction is for engines' kernels, so
+the ratio says how far apart they are.
+
+Expected: errors under 1e-4, the same text, ratios well above one. Measuring takes about five minutes a number of GPUs and part.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import jax
+
+from explorer.running import make_run_request, run
+from layouts.models import preset_names
+from layouts.rules import LayoutError
+
+RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200"
+TINY_LAYOUTS: Final[Mapping[int, tuple[str, ...]]] = {
+    1: ("attn_dp=1",),
+    2: ("attn_dp=2,ep=2", "dcp=2,dcp_backend=ag_rs,ep=2,dispatch=all_gather", "attn_tp=2"),
+}
+SLICE: Final = {"requests": 32, "context": 8192, "tokens": 1, "dtype": "bfloat16", "hardware": "h200"}
+SLICES: Final[Mapping[int, tuple[tuple[str, str, dict[str, int]], ...]]] = {
+    1: (
+        ("kimi-k3", "attn_dp=1", {"layers": 4, "experts": 384, "verify_width": 5}),
+        ("deepseek-v3", "attn_dp=1", {"layers": 6, "experts": 256}),
+    ),
+    2: (
+        ("kimi-k3", "attn_dp=2,ep=2", {"layers": 4, "experts": 768, "verify_width": 5}),
+        ("kimi-k3", "attn_tp=2,dcp=2,ep=2,dispatch=all_gather", {"layers": 4, "experts": 768, "verify_width": 5}),
+        ("deepseek-v3", "attn_dp=2,ep=2", {"layers": 9, "experts": 256}),
+        ("deepseek-v3", "attn_tp=2,ep=2,dispatch=all_gather", {"layers": 9, "experts": 256}),
+    ),
+}
+
+
+def tiny(gpus: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every preset once a layout; builds differ from their base in stored formats alone."""
+    for name in preset_names():
+        for layout in TINY_LAYOUTS[gpus] if "@" not in name else ():
+            yield name, layout, {"scale": "tiny", "tokens": 8, "verify_width": 3, "dtype": "float32"}
+
+
+def measured(part: str, gpus: int) -> Iterator[dict[str, Any]]:
+    """The documents of all runs of a part; a layout that a model does not have is left out."""
+    cases = tiny(gpus) if part == "tiny" else ((n, la, {**SLICE, **more}) for n, la, more in SLICES[gpus])
+    for name, layout, options in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                request = make_run_request(name, layout, pathlib.Path(folder), gpus=gpus, **options)
+            except LayoutError:
+                continue
+            document = run(request, check=part == "tiny").document()
+        print(line(document), flush=True)
+        yield document
+
+
+def line(document: Mapping[str, Any]) -> str:
+    """One run in one line."""
+    step, said, check = document["step_ms"]["median"], document["predicted_ms"], document["check"]
+    asked = document["request"]
+    parts = [
+        f"{asked['model']:<20} {document['devices']['count']} x {document['devices']['kind']:<12}",
+        f"{document['layout_text']:<52} {asked['layers']:>2} layers  {step:9.3f} ms",
+        f"predicted {said['likely']:8.3f} ms  ratio {step / said['likely']:.2f}" if said else "",
+        f"error {check['error']:.1e} {'same' if check['same_text'] else 'other'} text" if check else "",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def main() -> int:
+    """Measure, or print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measure", choices=("tiny", "slices"))
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.measure is None:
+        for path in sorted(RESULTS.glob("run_*.json")):
+            print(path.name)
+            for document in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+                print("  " + line(document))
+        return 0
+    gpus = len(jax.devices())
+    runs: list[dict[str, Any]] = []
+    path = arguments.out / f"run_{arguments.measure}_{gpus}.json"
+    for document in measured(arguments.measure, gpus):
+        runs.append(document)
+        path.write_text(json.dumps({"runs": runs}, indent=1) + "\n", encoding="utf-8")  # what is done is kept
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
