@@ -72,11 +72,13 @@ _WINDOW_PASS: Final = {
 
 @dataclass(frozen=True)
 class Block:
-    """Ops of one part of the step and the bytes of its gathered weights (zero where nothing is sharded)."""
+    """Ops of one part of the step and the bytes of its gathered weights (zero where nothing is sharded). `attention`:
+    which of the ops are the attention's own."""
 
     name: str
     ops: tuple[Op, ...]
     staging: Expr = ZERO
+    attention: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,15 @@ def _layer_block(
     tensors = layer.tensors()
     attention, ffn = len(layer.attention.tensors()), len(layer.ffn.tensors())
     before, after = (0, 0) if layer.residual is None else layer.residual.mean_blocks(places)
+    body = _body(layer, prefill)(layer.attention, tensors[:attention], precision)
     ops = (
         norm("input_norm", ROWS, layer.hidden, before),
-        *_body(layer, prefill)(layer.attention, tensors[:attention], precision),
+        *body,
         *(_prompt_gather(layer, precision) if prefill else ()),
         *_feed_forward(layer, tensors[attention : attention + ffn], precision, after),
         *weight_gather(tensors, precision),
     )
-    return Block(name, ops, gathered_bytes(tensors, precision))
+    return Block(name, ops, gathered_bytes(tensors, precision), attention=range(1, 1 + len(body)))
 
 
 def _last_norm(model: Model) -> tuple[Op, ...]:

@@ -74,7 +74,7 @@ def audit(model: Model, forms: Forms, layout: Layout, load: Load) -> Audit:
         lines=said.lines,
         priced_only=said.priced_only,
         left_out=found.left_out,
-        notes=(*found.notes, *_padding(values, model)),
+        notes=(*found.notes, *_padding(values)),
     )
 
 
@@ -103,9 +103,8 @@ def _sends(found: Counts) -> Counter[Key]:
     return Counter({(CollectiveKind.SEND, sends[0].size, Fraction(total)): 1})
 
 
-def _padding(values: dict[str, Fraction], model: Model) -> Iterable[str]:
-    """Rows that pad an attention group to equal parts: engines compute their attention projections, the program does
-    not."""
+def _padding(values: dict[str, Fraction]) -> Iterable[str]:
+    """Rows that pad an attention group to equal parts: engines compute their attention, the program does not."""
     padded = values["rows"] - values["batch"] * values["verify"]
     if padded:
-        yield f"{padded} of {values['rows']} rows only pad the attention group; the program's attention skips them"
+        yield f"{padded} of {values['rows']} rows only pad the attention group: its attention is priced only"

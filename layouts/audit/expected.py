@@ -76,15 +76,17 @@ def expected(model: Model, layout: Layout, values: Values) -> Expected:
 
 def _lines(block: Block, count: int, sharded: int, values: Values) -> tuple[list[Line], tuple[str, ...]]:
     """The ops of one block that run in this layout, and the names of those among them that are priced only."""
+    # the program's attention computes rows of requests only, not those that pad its group to equal parts
+    requested = {**values, "rows": values["batch"] * values["verify"]}
     lines, priced = [], dict[str, None]()
-    for op in block.ops:
+    for place, op in enumerate(block.ops):
         times = (sharded if op.stream is Stream.GATHER else count) if op.share.evaluate(values) else 0
         if not times:
             continue
         if not op.program or (op.collective is None and not op.flops and op.program_flops is None):
             priced[op.name] = None
         else:
-            lines += _line(block.name, op, times, values)
+            lines += _line(block.name, op, times, requested if place in block.attention else values)
     return lines, tuple(priced)
 
 

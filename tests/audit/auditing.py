@@ -34,9 +34,9 @@ class Subject:
     def layout(self, text: str, gpus: int = 16) -> Layout:
         return checked(parse(text, gpus, self.model), self.site(gpus), text)
 
-    def audit(self, layout: Layout, verify: int = 1, context: int = 4096) -> Audit:
-        """At 16 requests of each GPU, so that every cut of up to 16 ranks divides the rows."""
-        load = Load(np.float64(context), np.float64(16 * layout.gpus), np.float64(verify))
+    def audit(self, layout: Layout, verify: int = 1, context: int = 4096, requests: int | None = None) -> Audit:
+        """If not told, at 16 requests of each GPU, so that every cut of up to 16 ranks divides the rows."""
+        load = Load(np.float64(context), np.float64(requests or 16 * layout.gpus), np.float64(verify))
         return audit(self.model, self.forms, layout, load)
 
     def wrong(self, layout: Layout, found: Audit) -> list[str]:

@@ -68,6 +68,25 @@ def test_layouts_of_the_field_reports_agree(name: str, gpus: int, text: str) -> 
     assert found.left_out == found.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "padded"),
+    [
+        ("kimi-k3", "attn_dp=2,dcp=4,ep=16", "4 of 16"),  # 4 requests a group, 3 rows each, over 8 ranks
+        ("deepseek-v3", "pp=2,attn_dp=1,dcp=2", "4 of 16"),
+        ("glm-5.2-nvfp4", "attn_dp=4,dcp=4,ep=8,dcp_backend=ag_rs", "2 of 8"),  # 2 requests
+        ("gpt-oss-120b", "attn_dp=1", "11 of 32"),
+    ],
+    ids=lambda value: value,
+)
+def test_loads_that_no_cut_divides_agree(name: str, text: str, padded: str) -> None:
+    """7 requests of 1001 tokens, 3 rows each: the rows that pad an attention group are no work of its attention."""
+    asked = subject(name)
+    layout = asked.layout(text)
+    found = asked.audit(layout, verify=3, context=1001, requests=7)
+    assert asked.wrong(layout, found) == []
+    assert found.notes == (f"{padded} rows only pad the attention group: its attention is priced only",)
+
+
 @pytest.mark.smoke
 def test_exchanges_are_those_of_hand_arithmetic() -> None:
     """256 requests over two attention groups of 8: 128 rows of 7168 values in bfloat16; one of 3 + 58 layers each."""
