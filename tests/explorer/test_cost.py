@@ -116,7 +116,14 @@ def test_a_group_crosses_where_it_leaves_the_domain(request_: Request):
     found = priced(request_, request_.layout("attn_dp=2,dcp=8,ep=16"))
     crossing = {found.table.names[i] for i in range(found.kernels, len(found.table.names)) if found.crosses(i)}
     # 16 ranks of EP span two hosts of 8; DCP, attention TP and the vocabulary stay on one
-    assert crossing == {"dispatch", "combine", "dp_all_gather", "dp_sum_gather", "moe_latent_all_reduce"}
+    assert crossing == {
+        "dispatch",
+        "dispatch_numbers",
+        "combine",
+        "dp_all_gather",
+        "dp_sum_gather",
+        "moe_latent_all_reduce",
+    }
 
 
 def test_host_work_is_the_critical_path_where_it_is_longer():

@@ -348,7 +348,7 @@ def test_ops_are_well_formed(name: str, prefill: bool) -> None:
         assert len({op.name for op in block.ops}) == len(block.ops)
         for op in block.ops:
             assert (op.stream is Stream.GATHER) == op.name.startswith("weight_")
-            assert bool(op.payload) == (op.collective is not None)
+            assert bool(op.payload or op.program_payload) == (op.collective is not None)
             assert bool(op.bytes) == (op.family is not None)
 
 
