@@ -44,8 +44,8 @@ class _Codec:
 
 
 def _to_e4m3(values: Array) -> Array:
-    """Nearest e4m3; beyond the largest the largest, where a plain cast would give NaN."""
-    return jnp.clip(values, -_E4M3_LARGEST, _E4M3_LARGEST).astype(jnp.float8_e4m3fn)
+    """Nearest e4m3. Of quotients by a scale from the largest value none passes 448 by more than its rounding."""
+    return values.astype(jnp.float8_e4m3fn)
 
 
 def _to_e8m0(wanted: Array) -> Array:
@@ -133,9 +133,10 @@ def quantise(weight: Float[Array, "..."], form: Format, inputs: int = 1, runs: i
     largest = _largest(jnp.abs(wide), block)
     matrix = _matrix(largest, codec, inputs) if form.name == "nvfp4" else None
     wanted = largest / codec.largest if matrix is None else largest / (codec.largest * matrix)
-    scale = codec.scale(jnp.where(largest > 0, wanted, 1.0))
+    scale = codec.scale(wanted)
     held = scale.astype(jnp.float32) * (1.0 if matrix is None else matrix)
     each = _spread(held, block, weight.shape)
+    # a scale is zero where all values of its block are, or are too small for it
     codes = codec.encode(jnp.where(each > 0, wide / jnp.where(each > 0, each, 1.0), 0.0))
     return Stored(four_bits.pack(codes) if codec.packed else codes, scale, matrix, form.name, block)
 

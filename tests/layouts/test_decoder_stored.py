@@ -13,15 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import PartitionSpec
 
+from layouts.audit import audit
 from layouts.checkpoint import architecture_of, open_folder, place, views
 from layouts.decoder.drawn import drawn
 from layouts.decoder.modules import values
 from layouts.decoder.program import Program, StageProgram
+from layouts.decoder.storage import Place
 from layouts.generation import Capacity, Session
 from layouts.gqa.sharded import repeated_kv
 from layouts.layout import Layout
-from layouts.models import Model
+from layouts.load import Load
+from layouts.mesh import axes_of
+from layouts.models import Model, load_model
+from layouts.models.load import load_forms
+from layouts.rules import LayoutError
 from layouts.shapes import ShapeError
 from layouts.stored import is_stored
 from layouts.tensor import FORMATS, Format
@@ -112,6 +119,35 @@ def test_an_input_of_heads_and_dimensions() -> None:
     assert attention.o_proj.scale.shape == (4, 16, 1)  # blocks of 8 outputs and the 8 values of a head
     assert attention.qkv_proj.scale.shape == (3, 16, 1, 4)
     assert attention.f_b_proj.dtype == jnp.bfloat16 and attention.A_log.dtype == jnp.float32
+
+
+def test_repeated_heads_share_no_block() -> None:
+    model = golden("gpt_oss")[0]
+    whole = replace(model, precision=model.precision.with_formats({"attention": FORMATS["fp8"]}))
+    attention: Any = model.layers[0].attention
+    for layout in (Layout(), parse("attn_dp=1,attn_tp=16,ep=16", 16, whole)):
+        stage = Program.of(whole, golden("gpt_oss")[1], layout, CAPACITY.room(1), None).stages[0]
+        stored = stage.stored_shapes()["layers"][0]["attention"]["kv_proj"]
+        assert stored.scale.shape == (max(attention.kv_heads, layout.attn_tp), 1)  # not one block of 128 rows
+        assert stored.block[0] == 2 * attention.head_dim
+
+
+def test_rows_of_bytes_that_ranks_cannot_share() -> None:
+    axes = axes_of(parse(SHARDED, 16, quantised("deepseek_v3")))
+    place = Place((3, 8), FORMATS["mxfp4"], 1, 1, (1, 1), PartitionSpec())
+    with pytest.raises(LayoutError, match="has 4 bytes along dimension 1, which 8 ranks cannot share"):
+        place.specs(axes.spec(None, "weight_shard"), axes)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "glm-5.2-nvfp4"])
+def test_no_scale_travels_in_a_weight_gather(name: str) -> None:
+    """At full size, to the byte: what is gathered is the payload that the cost model says."""
+    model, last = load_model(name), len(load_model(name).layers) - 1
+    text = f"attn_dp=16,ep=16,dispatch=all_to_all,weight_shard=8,weight_shard_layers=0-{last}"
+    load = Load(context=np.float64(1024), concurrency=np.float64(16))
+    found = audit(model, load_forms(name), parse(text, 16, model), load)
+    gathers = [row for row in found.rows if "weight_all_gather" in row.names]
+    assert gathers and all(row.agrees for row in found.rows)
 
 
 def test_a_byte_of_two_values_is_not_cut() -> None:

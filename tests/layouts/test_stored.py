@@ -131,6 +131,15 @@ def test_error_is_half_a_step_of_the_largest(name: str, weight: np.ndarray) -> N
 @pytest.mark.parametrize("name", SCALED)
 def test_zeros_stay_zeros(name: str) -> None:
     np.testing.assert_array_equal(values(quantise(jnp.zeros((4, 64)), FORMATS[name])), np.zeros((4, 64)))
+    beside = jnp.zeros((4, 64)).at[0, 0].set(6.0)  # blocks of zeros in a matrix that has others
+    np.testing.assert_allclose(values(quantise(beside, FORMATS[name])), beside, rtol=2.0**-7)
+
+
+def test_scales_of_nvfp4_use_the_whole_of_e4m3() -> None:
+    stored = quantise(drawn(3, 32, 64), FORMATS["nvfp4"])
+    np.testing.assert_array_equal(np.asarray(stored.scale).astype(np.float64).max(axis=(1, 2)), 448.0)
+    tiny = jnp.zeros((1, 32), jnp.float32).at[0, 0].set(6 * 448.0).at[0, 16].set(2.0**-10)  # below half the least scale
+    assert values(quantise(tiny, FORMATS["nvfp4"]))[0, [0, 16]].tolist() == [6 * 448.0, 0.0]
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -147,6 +156,7 @@ def test_a_cut_along_whole_blocks_repeats_nothing() -> None:
     stored = quantise(drawn(256, 512), FORMATS["fp8"])
     assert stored.cut((2, 4)).scale.shape == (2, 4)
     assert stored.cut((4, 1)).scale.shape == (4, 4)  # 64 rows a rank: each block of 128 has its scale twice
+    assert quantise(drawn(200, 300), FORMATS["fp8"]).cut((1, 1)).scale.shape == (2, 3)
 
 
 def test_what_cannot_be_stored_or_cut() -> None:
