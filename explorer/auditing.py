@@ -164,7 +164,8 @@ def _differences(found: Audit) -> Iterator[str]:
             what = f"{row.kind} of {float(row.payload):,.10g} bytes over {row.size} ranks{names}"
             yield f"{what}: {row.model} a step in the model, {row.program} in the program"
     if abs(found.flops_error) > FLOPS_TOLERANCE:
-        yield f"FLOPs: the model has {100 * found.flops_error:+.3g} % of the program's"
+        side = "more" if found.flops_error > 0 else "fewer"
+        yield f"FLOPs: the model has {100 * abs(found.flops_error):.3g} % {side} than the program"
 
 
 def _echo(request: AuditRequest) -> Document:

@@ -87,6 +87,15 @@ def test_loads_that_no_cut_divides_agree(name: str, text: str, padded: str) -> N
     assert found.notes == (f"{padded} rows only pad the attention group: its attention is priced only",)
 
 
+@pytest.mark.parametrize("name", ["kimi-k3", "glm-5.2-nvfp4", "gpt-oss-120b", "llama-3.1-70b"])
+def test_the_attention_of_a_block_lies_between_its_norm_and_the_sum_of_its_group(name: str) -> None:
+    blocks = [block for block in expected.step_blocks(subject(name).model).blocks if block.attention]
+    assert len(blocks) == len(subject(name).model.kinds)
+    for block in blocks:
+        assert block.ops[block.attention.start - 1].name == "input_norm"
+        assert block.ops[block.attention.stop].name in ("attention_reduce_scatter", "attention_all_reduce")
+
+
 @pytest.mark.smoke
 def test_exchanges_are_those_of_hand_arithmetic() -> None:
     """256 requests over two attention groups of 8: 128 rows of 7168 values in bfloat16; one of 3 + 58 layers each."""

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import shlex
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -93,10 +94,34 @@ def test_a_difference_exits_with_1_and_is_said_last(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (Fraction(2), ("FLOPs: the model has 100 % more than the program",)),
+        (Fraction(3, 4), ("FLOPs: the model has 25 % fewer than the program",)),
+        (Fraction(1001, 1000), ()),
+    ],
+)
+def test_flops_are_said_beyond_the_tolerance(
+    factor: Fraction, said: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit_step = auditing.audit_step
+
+    def scaled(*arguments: Any) -> Any:
+        found = audit_step(*arguments)
+        return dataclasses.replace(found, model_flops=found.model_flops * factor)
+
+    monkeypatch.setattr(auditing, "audit_step", scaled)
+    found = explorer.audit("qwen3-32b", 4, "attn_dp=2", context=4096, concurrency=16)
+    assert found.differences == said
+    assert found.agrees == (not found.differences)
+
+
+@pytest.mark.parametrize(
     ("options", "mentions"),
     [
         ("--layout attn_tp=3", "nearest valid"),
         ("--layout attn_cp=4", "attn_cp = 4 cuts prefill only; decode cuts tokens with dcp"),
+        ("--layout attn_dp=4,weight_shard=4 --gpus-per-host 2", "the 2 GPUs of a host"),
         ("--layout attn_tp=4 --gpus-per-host 0", "gpus-per-host = 0 is out of range"),
         ("--layout attn_tp=4 --domain 0", "domain = 0 is out of range"),
         ("--layout attn_tp=4 --concurrency 0", "concurrency = 0 is out of range"),
