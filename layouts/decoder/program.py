@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Int
+from jaxtyping import Array, ArrayLike, Int
 
 from layouts.decoder import storage, weights
 from layouts.decoder.cache import Room, cache_shapes, cache_specs
@@ -217,8 +217,8 @@ class Program:
         self,
         caches: Sequence[Any],
         rings: Sequence[Any],
-        slots: Int[Array, " requests"],
-        accepted: Int[Array, " requests"],
+        slots: Int[ArrayLike, " requests"],
+        accepted: Int[ArrayLike, " requests"],
     ) -> tuple[Any, ...]:
         """Caches with the accepted tokens of a verify step in the states of linear attention."""
         return tuple(
