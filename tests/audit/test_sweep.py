@@ -1,6 +1,6 @@
 """Every way to cut four models over 16 GPUs, audited: exchanges to the byte, FLOPs within a thousandth.
 
-6058 layouts, about 25 minutes on one core: `pytest -m sweep -n auto tests/audit`. Models have their first 20 layers,
+6058 layouts, about an hour of one core: `pytest -m sweep -n auto tests/audit`. Models have their first 20 layers,
 which are of every kind and enough for 16 stages; `test_audit.py` has whole ones.
 """
 
