@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,11 +17,12 @@ from explorer.elasticity import sensitivity
 from explorer.ledger import ledger
 from explorer.planner import plan
 from explorer.request import Request, make_request
+from explorer.running import make_run_request, run
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "json.md"
 COMMON = "every document"
 SOMETIMES = {"reason", "remedy"}  # only of a layout that does not fit
-WITHOUT = {"audit/1": {"objective"}}  # a common key that a document lacks
+WITHOUT = {"audit/1": {"objective"}, "run/1": {"objective", "precision"}}  # a common key that a document lacks
 PLAIN_LISTS = {"step_seconds_range", "notes", "differences", "left_out"}  # of numbers or sentences
 DP2, DP16 = "attn_dp=2,dcp=8,ep=16", "attn_dp=16,ep=16"
 Document = dict[str, Any]
@@ -52,6 +54,14 @@ def _audit() -> Document:
     return audit(request, request.layout(DP16)).document()
 
 
+def _run() -> Document:
+    """With every part that a run may have: a check, and a prediction for a named chip."""
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"gpus": 2, "scale": "tiny", "dtype": "bfloat16", "hardware": "h200", "tokens": 2}
+        request = make_run_request("llama-3.1-8b", "attn_dp=2", pathlib.Path(folder), **options)
+        return run(request, check=True).document()
+
+
 MAKE: dict[str, Callable[[], Document]] = {
     "plan/1": _plan,
     "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
@@ -59,6 +69,7 @@ MAKE: dict[str, Callable[[], Document]] = {
     "sensitivity/1": lambda: sensitivity(_request(), _request().layout(DP2)).document(),
     "compare/1": _compare,
     "audit/1": _audit,
+    "run/1": _run,
 }
 
 
