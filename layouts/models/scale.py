@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from layouts.models import presets
-from layouts.models.config import Config, read_json
+from layouts.models.config import read_json
 from layouts.models.errors import ModelError
 from layouts.models.load import load_model, text_config
 
 _EXPERTS: Final = ("num_experts", "n_routed_experts", "num_local_experts")
 _BY_LAYER: Final = ("layer_types", "mlp_layer_types", "indexer_types")  # lists with an entry a layer
-_MOST_LAYERS: Final = 8  # of a model that is cut down to its kinds of layer
 
 
 @dataclass(frozen=True)
@@ -51,36 +50,34 @@ def sizes() -> Mapping[str, Mapping[str, Any]]:
 
 def scaled_config(name: str, scale: Scale, folder: pathlib.Path) -> pathlib.Path:
     """Write the config.json of a scaled model into a folder; its path. Weights are then plain: no quantisation."""
-    path = presets.find_config(presets.base_of(name))
-    text = text_config(read_json(path))
-    kept = _kept_layers(name, text, scale)
-    values = _cut_layers(dict(text.values), kept)
+    text = text_config(read_json(presets.find_config(presets.base_of(name))))
+    values: dict[str, Any] = dict(text.values)
+    values.pop("quantization_config", None)
     if scale.experts is not None:
         values |= {key: min(scale.experts, text.size(key)) for key in _EXPERTS if text.has(key)}
         values |= {key: min(value, scale.experts) for key, value in values.items() if key.startswith("num_experts_per")}
     if scale.size != "full":
         values = _capped(values, sizes()[scale.size])
-    values.pop("quantization_config", None)
-    written = folder / "config.json"
-    written.write_text(json.dumps(values, indent=1), encoding="utf-8")
-    return written
+    written = _written(values, folder)
+    layers = text.size("num_hidden_layers") if scale.size == "full" else _every_kind(written)
+    return _written(_cut_layers(values, min(scale.layers or layers, text.size("num_hidden_layers"))), folder)
 
 
-def _kept_layers(name: str, text: Config, scale: Scale) -> int:
-    """Layers from the first on: as many as said, or until every kind has appeared."""
-    layers = text.size("num_hidden_layers")
-    if scale.layers is not None:
-        return min(scale.layers, layers)
-    if scale.size == "full":
-        return layers
-    kinds = load_model(name, draft="none").kind_of_layer
-    last_new = max(kinds.index(kind) for kind in set(kinds))
-    return min(max(last_new + 1, 2), _MOST_LAYERS, layers)
+def _written(values: Mapping[str, Any], folder: pathlib.Path) -> pathlib.Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(values, indent=1), encoding="utf-8")
+    return path
 
 
-def _cut_layers(values: dict[str, Any], layers: int) -> dict[str, Any]:
+def _every_kind(path: pathlib.Path) -> int:
+    """Layers from the first on until every kind has appeared."""
+    kinds = load_model(str(path)).kind_of_layer
+    return max(max(kinds.index(kind) for kind in set(kinds)) + 1, 2)
+
+
+def _cut_layers(values: Mapping[str, Any], layers: int) -> dict[str, Any]:
     """The same config with its first layers only."""
-    values["num_hidden_layers"] = layers
+    values = {**values, "num_hidden_layers": layers}
     for key in _BY_LAYER:
         if isinstance(values.get(key), list):
             values[key] = values[key][:layers]
