@@ -17,8 +17,8 @@ from explorer.request import make_request, whole
 from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.errors import MeshwrightError
 from hw.figures import chip_names
-from layouts.checkpoint import architecture_of, open_folder, place, views
 from layouts.decoder.drawn import drawn
+from layouts.decoder.loading import loaded
 from layouts.decoder.program import Program
 from layouts.enumerate import checked
 from layouts.generation import Capacity, Session, Text, generate
@@ -236,18 +236,8 @@ def _session(request: RunRequest, layout: Layout, devices: Sequence[Any]) -> tup
     dtype = jnp.dtype(request.dtype)
     path = pathlib.Path(request.name)
     if request.scale.whole and path.is_dir() and any(path.glob("*.safetensors")):
-        return Session(program, _loaded(program, path, dtype), capacity, dtype), str(path)
+        return Session(program, loaded(program, path, dtype), capacity, dtype), str(path)
     return Session(program, drawn(program, dtype, request.seed), capacity, dtype), f"pseudo-random, seed {request.seed}"
-
-
-def _loaded(program: Program, path: pathlib.Path, dtype: Any) -> tuple[Any, ...]:
-    folder, trees = open_folder(path), []
-    for stage in program.stages:
-        layout = stage.part.layout
-        held = views(stage.model, folder, architecture_of(folder), attn_tp=layout.attn_tp, vocab_tp=layout.vocab_tp)
-        held["layers"] = [held["layers"][i] for i in stage.part.layers]
-        trees.append(place(held, jax.tree.map(stage.sharding, stage.weight_specs()), dtype))
-    return program.load(trees)
 
 
 def _prompts(request: RunRequest) -> list[list[int]]:

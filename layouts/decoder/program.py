@@ -53,13 +53,13 @@ class StageProgram:
     def weight_shapes(self) -> Any:
         """Shapes of the weights that the stage holds, as a tree that `module` takes."""
         layers = [weights.layer_shapes(self.model.layers[i], self.part.layout) for i in self.part.layers]
-        return {"layers": layers, **weights.model_shapes(self.model, self.part.layout)}
+        return {"layers": layers, **self.part.around(self.model, weights.model_shapes(self.model, self.part.layout))}
 
     def weight_specs(self) -> Any:
         """How they are cut."""
         layout, sharded = self.part.layout, self.part.sharded
         layers = [weights.layer_specs(self.model.layers[i], layout, self.axes, i in sharded) for i in self.part.layers]
-        return {"layers": layers, **weights.model_specs(self.model, self.axes)}
+        return {"layers": layers, **self.part.around(self.model, weights.model_specs(self.model, self.axes))}
 
     @cached_property
     def places(self) -> Any:

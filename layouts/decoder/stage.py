@@ -60,6 +60,11 @@ class Part(NamedTuple):
     def last(self) -> bool:
         return self.stage == self.stages - 1
 
+    def around(self, model: Model, whole: Mapping[str, Any]) -> dict[str, Any]:
+        """What the stage holds of a tree of weights beside the layers: a table to embed with, or a norm and a head."""
+        table = self.first or (self.last and model.tied)
+        return {name: tree for name, tree in whole.items() if (table if name == "embed_tokens" else self.last)}
+
 
 def parts_of(model: Model, layout: Layout) -> tuple[Part, ...]:
     """The stages of a layout, in order."""

@@ -75,7 +75,7 @@ class Place:
 def places(model: Model, part: Part, axes: Axes, shapes: Any) -> Any:
     """The tree of a stage's weights (`shapes`: theirs, whole) with a Place for each."""
     layers = [weights.layer_specs(model.layers[i], part.layout, axes, False) for i in part.layers]
-    specs = {"layers": layers, **weights.model_specs(model, axes)}
+    specs = {"layers": layers, **part.around(model, weights.model_specs(model, axes))}
 
     def place(path: Any, shape: tuple[int, ...], spec: PartitionSpec) -> Place:
         if path[0].key != "layers":

@@ -16,8 +16,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from layouts.audit import audit
-from layouts.checkpoint import architecture_of, open_folder, place, views
+from layouts.checkpoint import open_folder
 from layouts.decoder.drawn import drawn
+from layouts.decoder.loading import loaded_stage
 from layouts.decoder.modules import values
 from layouts.decoder.program import Program, StageProgram
 from layouts.decoder.storage import Place
@@ -54,10 +55,7 @@ def program_of(family: str, layout: Layout, stored: bool) -> Program:
 
 def plain(family: str, stage: StageProgram) -> Any:
     """The golden's weights on the stage's devices, float32."""
-    folder, layout = open_folder(DECODERS / family), stage.part.layout
-    held = views(stage.model, folder, architecture_of(folder), attn_tp=layout.attn_tp, vocab_tp=layout.vocab_tp)
-    held["layers"] = [held["layers"][i] for i in stage.part.layers]
-    return place(held, jax.tree.map(stage.sharding, stage.weight_specs()), jnp.float32)
+    return loaded_stage(stage, open_folder(DECODERS / family), jnp.float32)
 
 
 def stored_tree(family: str, stage: StageProgram) -> Any:

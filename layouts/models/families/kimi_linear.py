@@ -40,7 +40,7 @@ def read(config: Config) -> Body:
 
 def _published(config: Config) -> Config:
     """The keys that published configs have, made of those that transformers writes (5.24) where they are missing."""
-    if config.has("linear_attn_config"):
+    if config.has("linear_attn_config") or not config.has("layer_types"):
         return config
     count = depth(config)
     kinds = config.words("layer_types", count, ("linear_attention", "full_attention"))
