@@ -5,11 +5,24 @@ Dimensions are cut and joined in place (tiled): an all-gather over n ranks makes
 logical axis spans several mesh axes, ranks count from the outermost, the order that `Axes.spec` cuts in.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Int, Shaped
 
 AxisNames = tuple[str, ...]
+
+
+class Slices(NamedTuple):
+    """What a rank gives each rank of its group: `sizes` rows from `starts` on, to stand from `places` on over there;
+    and `arriving`, the rows that come from each. All int32."""
+
+    starts: Int[Array, " ranks"]
+    sizes: Int[Array, " ranks"]
+    places: Int[Array, " ranks"]
+    arriving: Int[Array, " ranks"]
 
 
 def psum(x: jax.Array, axes: AxisNames) -> jax.Array:
@@ -40,6 +53,26 @@ def reduce_scatter(x: jax.Array, axes: AxisNames, dim: int) -> jax.Array:
 def all_to_all(x: jax.Array, axes: AxisNames, split_dim: int, concat_dim: int) -> jax.Array:
     """Part i of `split_dim` goes to rank i; what arrives is joined along `concat_dim` in rank order."""
     return lax.all_to_all(x, axes, split_axis=split_dim, concat_axis=concat_dim, tiled=True) if axes else x
+
+
+def ragged_all_to_all(
+    x: Shaped[Array, "rows width"], onto: Shaped[Array, "room width"], slices: Slices, axes: AxisNames
+) -> Shaped[Array, "room width"]:
+    """`onto` with the rows that arrive written over its own, each rank's where that rank says. XLA has it for GPUs and
+    TPUs; it checks no bound. Its result has the type of `onto`, which is therefore marked as one that may differ."""
+    if not axes:
+        return _written(x, onto, slices)
+    varying = (*axes, *jax.typeof(x).manual_axis_type.varying)
+    return lax.ragged_all_to_all(
+        vary(x, axes), vary(onto, varying), *(vary(numbers, varying) for numbers in slices), axis_name=axes
+    )
+
+
+def _written(x: jax.Array, onto: jax.Array, slices: Slices) -> jax.Array:
+    """The same of a lone rank, which sends to itself."""
+    nth = jnp.arange(len(onto), dtype=jnp.int32) - slices.places[0]
+    sent = jnp.take(x, slices.starts[0] + nth, axis=0, mode="clip")
+    return jnp.where(((nth >= 0) & (nth < slices.sizes[0]))[:, None], sent, onto)
 
 
 def axis_index(axes: AxisNames) -> jax.Array:

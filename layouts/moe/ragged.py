@@ -1,0 +1,75 @@
+"""Expert-parallel dispatch and combine without padding: only the rows that an expert is to see travel.
+
+Beside the capacity form (`layouts.moe.dispatch`), whose message holds room for the most that may go to each rank. A
+rank's choices stand sorted by expert, so that those for one rank are one slice of its message, and on arrival the
+counts by expert alone say which expert a row is for. So no numbers travel with the rows: a second exchange of them
+would cost a launch, columns of them a copy of every row and a bitcast for each dtype.
+
+What arrives has room for the worst case, so memory and grouped GEMMs are those of the capacity form; the wire is not.
+XLA has this exchange for GPUs and TPUs, none for CPUs. On GPUs it is one kernel up to 8 ranks, and beyond a send and a
+receive for each peer that the host waits for (openxla/xla, ragged_all_to_all_kernel.h and ragged_all_to_all_thunk.cc),
+which is why each peer gets one slice, not one an expert.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from layouts.collectives import Slices, all_gather, axis_index, axis_size, ragged_all_to_all
+from layouts.dense.activation import Activation
+from layouts.mesh import Axes
+from layouts.moe.dispatch import weighted, worst_case
+from layouts.moe.grouped import NOWHERE, grouped
+from layouts.moe.reference import Experts
+from layouts.moe.router import Routing
+from layouts.moe.wire import PLAIN, Wire
+
+
+def by_ragged_all_to_all(
+    x: Float[Array, "rows width"],
+    routing: Routing,
+    real: Bool[Array, " rows"],
+    experts: Experts,
+    activation: Activation,
+    axes: Axes,
+    wire: Wire = PLAIN,
+) -> Float[Array, "rows width"]:
+    """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order.
+
+    The result is that of `by_all_to_all`; rows without a token get zeros, and are not sent. The choices of a row are
+    different experts, as a router's are: room is kept for no more. `wire`: what rows travel as on the way out; they
+    come back in their own dtype.
+    """
+    rows, topk = routing.experts.shape
+    ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
+    chosen = jnp.where(real[:, None], routing.experts, ranks * held).reshape(-1)  # past the last expert: not sent
+    order = jnp.argsort(chosen, stable=True)
+    by_expert = jnp.zeros(ranks * held, jnp.int32).at[chosen].add(1, mode="drop")
+    counts = all_gather(by_expert[None], axes["ep"], 0).reshape(ranks, ranks, held)  # sender, receiver, its expert
+    between, own = counts.sum(axis=2), axis_index(axes["ep"])
+    sent = wire.encode(x)[order // topk]
+    room = jnp.zeros((ranks * worst_case(rows, topk, held), sent.shape[1]), sent.dtype)
+    arrived = wire.decode(ragged_all_to_all(sent, room, slices(between, own), axes["ep"]), x.dtype)
+    wanted = wanted_experts(counts[:, own], len(room))
+    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True))[:, 0].astype(x.dtype)
+    back = ragged_all_to_all(done, jnp.zeros((rows * topk, x.shape[1]), x.dtype), slices(between.T, own), axes["ep"])
+    place = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
+    parts = jnp.where(real[:, None, None], back[place].reshape(rows, topk, -1), jnp.zeros((), x.dtype))
+    return weighted(parts, routing.weights).astype(x.dtype)
+
+
+def slices(between: Int[Array, "ranks ranks"], own: Int[Array, ""]) -> Slices:
+    """The slices of rank `own`, where rank i sends `between[i, j]` rows to rank j.
+
+    Every rank's message stands in the order of receivers, what it gets in the order of senders; so the transpose
+    takes all rows back to where they came from.
+    """
+    starts, places = jnp.cumsum(between, axis=1) - between, jnp.cumsum(between, axis=0) - between
+    return Slices(starts[own], between[own], places[own], between[:, own])
+
+
+def wanted_experts(arriving: Int[Array, "ranks held"], room: int) -> Int[Array, " room"]:
+    """The rank's own number of the expert that each row of the room is for, NOWHERE where none arrived: senders one
+    after the other, the rows of each sorted by expert."""
+    ends = jnp.cumsum(arriving.reshape(-1))
+    nth = jnp.searchsorted(ends, jnp.arange(room, dtype=ends.dtype), side="right", method="scan_unrolled")
+    return jnp.where(nth < ends.size, nth % arriving.shape[1], NOWHERE)
