@@ -35,6 +35,7 @@ from layouts.symbols import (
     DRAFT_VERIFY,
     EXPERT_GROUP,
     HANDED_BLOCKS,
+    HAS_GROUPS,
     LOGIT_ROWS,
     MOE_ROWS,
     PP,
@@ -184,19 +185,27 @@ def _around_experts(ffn: MoE) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
 
 def _around_latent(ffn: MoE) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """On a latent width the experts' sum has a norm behind it, so what is gathered is summed before it leaves them,
-    latent and shared part in one message, and every rank has the whole of it (SGLang 0.5.23, models/kimi_k3.py: rows
-    are read once the attention's sum is complete, then gathered)."""
+    latent and shared part each in a message, and every rank has the whole of it (SGLang 0.5.23, models/kimi_k3.py:
+    rows are read once the attention's sum is complete, then gathered; where the shared expert is in bf16 the engine
+    joins the two messages)."""
     own, every = ROWS * (_BF16 * ffn.hidden), MOE_ROWS * (_BF16 * ffn.hidden)
-    gathered = BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP
-    summed = MOE_ROWS * (_BF16 * (ffn.latent + (ffn.hidden if ffn.shared_intermediate else 0)))
+    gathered, shared = BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP, bool(ffn.shared_intermediate)
+    latent = MOE_ROWS * (_BF16 * ffn.latent)
     there = (
         exchange("attention_reduce_scatter", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=BY_ALL_TO_ALL),
         exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, own, ATTN_TP, share=gathered),
+        # rows that all ranks of the group have are cut into parts as if they were a sum (layers/dp_attention.py,
+        # `_dp_gather_via_all_gather`); the program takes its part where it is
+        replace(
+            exchange("dp_own_rows", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=BY_MAX_LEN * HAS_GROUPS),
+            program=False,
+        ),
         exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, EXPERT_GROUP, share=BY_MAX_LEN),
         exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN),
     )
     back = (
-        exchange("moe_latent_all_reduce", CollectiveKind.ALL_REDUCE, summed, EXPERT_GROUP, share=gathered),
+        exchange("moe_latent_all_reduce", CollectiveKind.ALL_REDUCE, latent, EXPERT_GROUP, share=gathered),
+        *([exchange("moe_shared_all_reduce", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=gathered)] * shared),
         exchange("moe_copies_gather", CollectiveKind.ALL_GATHER, own, COPIES_IN_GROUP, share=BY_MAX_LEN),
         exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=BY_ALL_TO_ALL),
     )

@@ -105,10 +105,7 @@ def _gathered(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exch
 
 
 def _summed_before_norm(part: Array, shared: Array, latent: Latent, mixture: Mixture, exchange: Exchange) -> Array:
-    """The whole output: the latent sum has a norm behind it, so its parts are summed first, those of the shared expert
-    in the same message (SGLang 0.5.23, models/kimi_k3.py: `_reduce_latent_and_shared`)."""
-    width, columns = part.shape[1], [part, shared] if shared.ndim else [part]
-    message = vary(jnp.concatenate(columns, axis=1), exchange.sharers)
-    both = psum(message, exchange.sharers)
-    out = from_latent(both[:, :width], latent, mixture.eps)
-    return out + both[:, width:] if shared.ndim else out
+    """The whole output: the latent sum has a norm behind it, so parts are summed before it, those of the shared expert
+    in a message of their own (SGLang 0.5.23, models/kimi_k3.py: `_reduce_latent`, `_reduce_shared`)."""
+    out = from_latent(psum(vary(part, exchange.sharers), exchange.sharers), latent, mixture.eps)
+    return out + psum(vary(shared, exchange.sharers), exchange.sharers) if shared.ndim else out

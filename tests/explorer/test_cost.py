@@ -123,6 +123,7 @@ def test_a_group_crosses_where_it_leaves_the_domain(request_: Request):
         "dp_all_gather",
         "dp_sum_gather",
         "moe_latent_all_reduce",
+        "moe_shared_all_reduce",
     }
 
 

@@ -96,9 +96,9 @@ def test_a_padded_vocabulary_is_never_sampled():
     assert (padded >= 61).all()
 
 
-def test_scores_are_float32_and_embeddings_keep_their_dtype():
+def test_scores_and_embeddings_have_the_dtype_of_the_activations():
     table = jnp.asarray(normal(VOCAB, HIDDEN), jnp.bfloat16)
     body = functools.partial(lambda t, w, axes: (logits(embed(w, t, axes), w, axes), embed(w, t, axes)))
     scores, embedded = over(LAYOUTS[0], body, np.zeros((2, ROWS), np.int32), table, vocab_rows=(1,))
-    assert scores.dtype == np.float32
+    assert scores.dtype == jnp.bfloat16
     assert embedded.dtype == jnp.bfloat16
