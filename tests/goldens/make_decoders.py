@@ -217,9 +217,9 @@ def decoder(kind: str, values: dict[str, Any], seed: int) -> Any:
     return model
 
 
-def clear_seed(kind: str, values: dict[str, Any]) -> tuple[int, float, Any, torch.Tensor, torch.Tensor]:
-    """The first seed whose top-k boundaries are all clear: (seed, gap, model, tokens, logits)."""
-    for seed in itertools.count():
+def clear_seed(kind: str, values: dict[str, Any], first: int = 0) -> tuple[int, float, Any, torch.Tensor, torch.Tensor]:
+    """The first seed from `first` on whose top-k boundaries are all clear: (seed, gap, model, tokens, logits)."""
+    for seed in itertools.count(first):
         model = decoder(kind, values, seed)
         tokens = torch.randint(COMMON["vocab_size"], (REQUESTS, TOKENS))
         boundaries = Boundaries()
@@ -230,16 +230,22 @@ def clear_seed(kind: str, values: dict[str, Any]) -> tuple[int, float, Any, torc
     raise AssertionError("unreachable")
 
 
+def write(folder: pathlib.Path, model: Any, tokens: torch.Tensor, logits: torch.Tensor) -> np.ndarray:
+    """The folder of a decoder; the logits that are kept."""
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    kept = logits[:, -LAST:].numpy()
+    np.savez_compressed(folder / "logits.npz", tokens=tokens.numpy().astype(np.int32), logits=kept)
+    return kept
+
+
 def main() -> None:
     torch.set_num_threads(1)
     for name in sys.argv[1:] or DECODERS:
         kind, values = DECODERS[name]
         seed, gap, model, tokens, logits = clear_seed(kind, values)
         folder = FOLDER / name
-        model.save_pretrained(folder)
-        (folder / "generation_config.json").unlink()
-        kept = logits[:, -LAST:].numpy()
-        np.savez_compressed(folder / "logits.npz", tokens=tokens.numpy().astype(np.int32), logits=kept)
+        kept = write(folder, model, tokens, logits)
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{name}: seed {seed}, least gap {gap:.1e}, logits rms {kept.std():.2f}, {size / 1000:.0f} kB")
 

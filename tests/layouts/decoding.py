@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hw.compat import COMPILE_TO_RUN_ONCE
-from layouts.checkpoint import architecture_of, open_folder, place, views
+from layouts.decoder.loading import loaded as load_weights
 from layouts.decoder.program import Program
-from layouts.generation import Capacity, Session
+from layouts.generation import Capacity, Request, Session
 from layouts.layout import Layout
 from layouts.models import Model
 from layouts.models.forms import Forms
@@ -24,7 +24,8 @@ SCORED: Final = 24  # last positions of a golden whose logits are known
 
 @functools.cache
 def golden(family: str) -> tuple[Model, Forms, np.ndarray, np.ndarray]:
-    """Model, forms, tokens of two requests, and the logits of their last positions."""
+    """Model, forms, tokens of two requests, and the logits of their last positions; `family` is the name of a golden,
+    here and below, or the whole path of a folder like it."""
     path = DECODERS / family
     stored = np.load(path / "logits.npz")
     return load_model(str(path)), load_forms(str(path)), stored["tokens"], stored["logits"]
@@ -39,14 +40,7 @@ def program_of(family: str, layout: Layout, capacity: Capacity, interleaved_page
 
 def loaded(family: str, program: Program) -> tuple[Any, ...]:
     """Parameters from the golden's checkpoint."""
-    folder, trees = open_folder(DECODERS / family), []
-    for stage in program.stages:
-        layout, model = stage.part.layout, stage.model
-        held = views(model, folder, architecture_of(folder), attn_tp=layout.attn_tp, vocab_tp=layout.vocab_tp)
-        held["layers"] = [held["layers"][i] for i in stage.part.layers]
-        shardings = jax.tree.map(stage.sharding, stage.weight_specs())
-        trees.append(place(held, shardings, jnp.float32))
-    return program.load(trees)
+    return load_weights(program, DECODERS / family, jnp.float32)
 
 
 def session_of(
@@ -61,13 +55,25 @@ def session_of(
 def teacher_forced(session: Session, tokens: np.ndarray, width: int) -> np.ndarray:
     """(requests, tokens, vocab): the logits behind every token, `width` of them a step, each step on what the steps
     before it cached. Requests go to the groups in turn."""
-    requests = [session.admit(i % len(session.pools)) for i in range(len(tokens))]
-    found: list[np.ndarray] = []
+    requests, found = _admitted(session, tokens), []
     for start in range(0, tokens.shape[1], width):
-        step = session.verify({r: tokens[i, start : start + width].tolist() for i, r in enumerate(requests)})
+        found.append(_verified(session, requests, tokens[:, start : start + width]))
         session.accept(dict.fromkeys(requests, width))
-        found.append(np.stack([step[r].logits for r in requests]))
     return np.concatenate(found, axis=1)
+
+
+def at_once(session: Session, tokens: np.ndarray) -> np.ndarray:
+    """The same in one step, on nothing cached and with nothing kept: one program to compile."""
+    return _verified(session, _admitted(session, tokens), tokens)
+
+
+def _admitted(session: Session, tokens: np.ndarray) -> list[Request]:
+    return [session.admit(i % len(session.pools)) for i in range(len(tokens))]
+
+
+def _verified(session: Session, requests: list[Request], tokens: np.ndarray) -> np.ndarray:
+    step = session.verify(dict(zip(requests, tokens.tolist(), strict=True)))
+    return np.stack([step[request].logits for request in requests])
 
 
 def error(found: np.ndarray, expected: np.ndarray) -> float:
