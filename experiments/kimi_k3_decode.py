@@ -3,8 +3,8 @@
     python -m experiments.kimi_k3_decode [--json] [--plot DIR]
 
 Both layouts with the start-up parameters of article 000; measured figures stand beside the predicted ones. Expected:
-DP2 is faster at low concurrency at every context; at 100k tokens DP16 overtakes it at 347 requests (the article:
-between 256 and 384), with a ratio of 1.05 at 384 (measured 1.024); at 200k it would at 370, which no longer
+DP2 is faster at low concurrency at every context; at 100k tokens DP16 overtakes it at 343 requests (the article:
+between 256 and 384), with a ratio of 1.06 at 384 (measured 1.024); at 200k it would at 367, which no longer
 fits, at 400k nowhere. At 64 requests the ratio is 0.88 (measured 0.70): DP2's step is predicted too long and DP16's
 too short there. Run time: 5 to 10 s on two cores, nearly all of it compiling one program.
 """
