@@ -42,3 +42,19 @@ def test_one_device_gives_what_others_give(family: str) -> None:
 @pytest.mark.parametrize(("family", "text"), quick())
 def test_every_kind_of_cut(family: str, text: str) -> None:
     assert scored(family, parse(text, 16, golden(family)[0])) < BOUND
+
+
+@pytest.mark.parametrize(
+    ("gpus", "text"),
+    [
+        (16, "attn_dp=16,ep=16,weight_shard=8"),
+        (16, "attn_dp=2,dcp=8,ep=16,weight_shard=8"),
+        (8, "attn_tp=8,expert_tp=8"),
+        (8, "pp=2,attn_dp=2,attn_tp=2,ep=4"),
+        (8, "replicas=2,attn_dp=2,dcp=2,ep=4"),
+    ],
+)
+def test_layouts_of_the_articles(gpus: int, text: str) -> None:
+    """DP16 and DP2 x DCP8 with sharded weights, TP8, two stages, two replicas; DP4 x TP16 x DCP8 is traced in the
+    audit's tests."""
+    assert scored("kimi-k3", parse(text, gpus, golden("kimi-k3")[0])) < BOUND
