@@ -18,26 +18,24 @@ from layouts.mla import MLA
 from layouts.models.layer import Layer
 from layouts.models.model import Model
 from layouts.moe import MoE
+from layouts.moe.around import around, kept_rows
 from layouts.op import Op, exchange, gemms
 from layouts.residual.work import block_bytes, norm
 from layouts.symbols import (
     ATTN_CP,
     ATTN_TP,
     BATCH,
-    BY_ALL_TO_ALL,
     BY_MAX_LEN,
-    BY_ONE_GROUP,
     BY_SUM_LEN,
     CHOSEN_TOKENS,
-    COPIES_IN_GROUP,
     DRAFT_ROWS,
     DRAFT_TOKENS,
     DRAFT_VERIFY,
-    EXPERT_GROUP,
+    GATHERS_ATTENTION,
     HANDED_BLOCKS,
-    HAS_GROUPS,
     LOGIT_ROWS,
     MOE_ROWS,
+    ONE_STAGE,
     PP,
     ROWS,
     TP,
@@ -124,7 +122,7 @@ def _layer_block(
     before, after = (0, 0) if layer.residual is None else layer.residual.mean_blocks(places)
     body = _body(layer, prefill)(layer.attention, tensors[:attention], precision)
     ops = (
-        norm("input_norm", ROWS, layer.hidden, before),
+        norm("input_norm", _read_by_attention(layer), layer.hidden, before),
         *body,
         *(_prompt_gather(layer, precision) if prefill else ()),
         *_feed_forward(layer, tensors[attention : attention + ffn], precision, after),
@@ -146,12 +144,10 @@ def _body(layer: Layer, prefill: bool) -> Body:
 def _feed_forward(layer: Layer, tensors: Sequence[Tensor], precision: Precision, blocks: Number) -> tuple[Op, ...]:
     """From attention output to the next layer's input: sum over the attention group, MLP or experts, sum again."""
     if isinstance(layer.ffn, MoE):
-        to_experts, from_experts = (_around_latent if layer.ffn.latent else _around_experts)(layer.ffn)
-        # a mixture is read of the rows that a rank keeps, before others join them
-        rows = MOE_ROWS if layer.residual is None else _kept_rows()
+        to_experts, from_experts = around(layer.ffn)
         return (
             *to_experts,
-            norm("post_attention_norm", rows, layer.hidden, blocks),
+            norm("post_attention_norm", _read_by_experts(layer), layer.hidden, blocks),
             *moe.work(layer.ffn, tensors, precision),
             *from_experts,
         )
@@ -164,57 +160,22 @@ def _feed_forward(layer: Layer, tensors: Sequence[Tensor], precision: Precision,
     )
 
 
-def _around_experts(ffn: MoE) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """Rows scattered over the attention group (then dispatched, or gathered by all), or summed where they are; and the
-    way back, at whose end each rank has all rows of its attention group."""
-    own, every = ROWS * (_BF16 * ffn.hidden), MOE_ROWS * (_BF16 * ffn.hidden)
-    scattered = BY_ALL_TO_ALL + BY_MAX_LEN
-    there = (
-        exchange("attention_reduce_scatter", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=scattered),
-        exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, EXPERT_GROUP, share=BY_MAX_LEN),
-        exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN),
-        exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, own, ATTN_TP, share=BY_ONE_GROUP),
-    )
-    back = (
-        exchange("dp_reduce_scatter", CollectiveKind.REDUCE_SCATTER, every, EXPERT_GROUP, share=BY_MAX_LEN),
-        exchange("moe_all_reduce", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN + BY_ONE_GROUP),
-        exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=scattered),
-    )
-    return there, back
+def _read_by_attention(layer: Layer) -> Expr:
+    """Rows whose norm a rank computes before attention. Those that the experts left on it are normed and then gathered,
+    but a mixing stream is gathered first (SGLang 0.5.23, layers/layer_boundary: `reads_after_attn_tp_gather`). The
+    layer before is taken to be of the same kind: the first one with experts is priced too low."""
+    after_experts = isinstance(layer.ffn, MoE) and layer.residual is None
+    return kept_rows() if after_experts else ROWS
 
 
-def _around_latent(ffn: MoE) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """On a latent width the experts' sum has a norm behind it, so what is gathered is summed before it leaves them,
-    latent and shared part each in a message, and every rank has the whole of it (SGLang 0.5.23, models/kimi_k3.py:
-    rows are read once the attention's sum is complete, then gathered; where the shared expert is in bf16 the engine
-    joins the two messages)."""
-    own, every = ROWS * (_BF16 * ffn.hidden), MOE_ROWS * (_BF16 * ffn.hidden)
-    gathered, shared = BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP, bool(ffn.shared_intermediate)
-    latent = MOE_ROWS * (_BF16 * ffn.latent)
-    there = (
-        exchange("attention_reduce_scatter", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=BY_ALL_TO_ALL),
-        exchange("attention_all_reduce", CollectiveKind.ALL_REDUCE, own, ATTN_TP, share=gathered),
-        # rows that all ranks of the group have are cut into parts as if they were a sum (layers/dp_attention.py,
-        # `_dp_gather_via_all_gather`); the program takes its part where it is
-        replace(
-            exchange("dp_own_rows", CollectiveKind.REDUCE_SCATTER, own, ATTN_TP, share=BY_MAX_LEN * HAS_GROUPS),
-            program=False,
-        ),
-        exchange("dp_all_gather", CollectiveKind.ALL_GATHER, every, EXPERT_GROUP, share=BY_MAX_LEN),
-        exchange("dp_sum_gather", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=BY_SUM_LEN),
-    )
-    back = (
-        exchange("moe_latent_all_reduce", CollectiveKind.ALL_REDUCE, latent, EXPERT_GROUP, share=gathered),
-        *([exchange("moe_shared_all_reduce", CollectiveKind.ALL_REDUCE, every, EXPERT_GROUP, share=gathered)] * shared),
-        exchange("moe_copies_gather", CollectiveKind.ALL_GATHER, own, COPIES_IN_GROUP, share=BY_MAX_LEN),
-        exchange("moe_all_gather", CollectiveKind.ALL_GATHER, own, ATTN_TP, share=BY_ALL_TO_ALL),
-    )
-    return there, back
-
-
-def _kept_rows() -> Expr:
-    """Rows that a rank keeps between attention and experts: its part of the group's where they travel, else all."""
-    return ROWS / ATTN_TP * BY_ALL_TO_ALL + ROWS * (BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
+def _read_by_experts(layer: Layer) -> Expr:
+    """Rows whose norm a rank computes before the experts. A gather that also completes the attention's sum stands
+    before the norm; rows that are whole on each rank, as without attention TP, are normed and then gathered, and a
+    mixing stream always is (SGLang 0.5.23, layers/layer_boundary/boundary.py: `_dp_gather_sum_read`)."""
+    if layer.residual is not None:
+        return kept_rows()
+    whole = (BY_MAX_LEN + BY_SUM_LEN) * GATHERS_ATTENTION  # attn_tp = 1
+    return MOE_ROWS + (ROWS + MOE_ROWS * -1) * whole
 
 
 def _prompt_gather(layer: Layer, precision: Precision) -> tuple[Op, ...]:
@@ -224,16 +185,25 @@ def _prompt_gather(layer: Layer, precision: Precision) -> tuple[Op, ...]:
 
 
 def _stage_hops(model: Model) -> tuple[Op, ...]:
-    """Hidden states and residual handed from stage to stage, and the blocks so far of a mixing stream (half of all on
-    average): pp - 1 sends of a micro-batch's rows."""
-    blocks = 0 if model.residual is None else Fraction(model.residual.blocks_before(len(model.layers)), 2)
-    hop = ROWS * (2 * _BF16 * model.hidden) + block_bytes(ROWS, model.hidden, blocks)
-    # the program hands on the sum of both, and what an index chose
+    """What goes from stage to stage, pp - 1 times: hidden states and residual of a micro-batch's rows; of a mixing
+    stream their sum, and its blocks so far (half of all on average). A rank sends its part of the rows to its like in
+    the next stage, where the attention group gathers them (SGLang 0.5.23, distributed/parallel_state.py:
+    `send_tensor_dict`); all gathers are one op here, with the latency of one."""
+    hops, states = PP + Expr.of(-1), block_bytes(ROWS, model.hidden, 1)
+    # the program hands on the sum, whole on each rank, and what an index chose
     chosen = BATCH * VERIFY * CHOSEN_TOKENS * _INT32 if model.sparse else ZERO
-    program = (ROWS * (_BF16 * model.hidden) + chosen) * (PP + Expr.of(-1))
-    if model.residual is not None:
-        program += block_bytes(ROWS, model.hidden, 1) * HANDED_BLOCKS
-    return (exchange("pp_send", CollectiveKind.SEND, hop * (PP + Expr.of(-1)), PP, stride=TP, program_payload=program),)
+    program = (states + chosen) * hops
+    if model.residual is None:
+        handed = states * 2 * hops
+    else:
+        half = Fraction(model.residual.blocks_before(len(model.layers)), 2)
+        handed = (states + block_bytes(ROWS, model.hidden, half)) * hops
+        program += states * HANDED_BLOCKS
+    gather = exchange("pp_all_gather", CollectiveKind.ALL_GATHER, handed, ATTN_TP, share=ONE + ONE_STAGE * -1)
+    return (
+        exchange("pp_send", CollectiveKind.SEND, handed / ATTN_TP, PP, stride=TP, program_payload=program),
+        replace(gather, program=False),
+    )
 
 
 def _lm_head(model: Model) -> Tensor:

@@ -11,6 +11,7 @@ from hw.work import CollectiveKind, Rate
 from layouts.blocks import StepBlocks, step_blocks
 from layouts.layout import Layout, ShardedLayers
 from layouts.models import load_model
+from layouts.moe import MoE
 from layouts.op import Op, Stream, elementwise
 from tests.helpers import PRESETS
 from tests.layouts.oracle import Case, Number, values
@@ -233,10 +234,49 @@ def test_copies_of_the_experts_share_the_rows() -> None:
 
 
 def test_stages_hand_rows_on() -> None:
-    """Hidden state and residual of a micro-batch, three times for four stages of 4 ranks."""
+    """Hidden state and residual of a micro-batch, three times for four stages of 4 ranks: a quarter from each rank,
+    gathered by the four."""
     layout = Layout(pp=4, attn_tp=4, expert_tp=4)
-    send = ops_of("deepseek-v3", layout, Case(4096, 64, 1, SIZES, 148))["head"]["pp_send"]
-    assert (send["payload"], send["size"], send["stride"]) == (3 * 16 * 2 * 2 * 7168, 4, 4)
+    found = ops_of("deepseek-v3", layout, Case(4096, 64, 1, SIZES, 148))["head"]
+    send, gather = found["pp_send"], found["pp_all_gather"]
+    assert (send["payload"], send["size"], send["stride"]) == (3 * 4 * 2 * 2 * 7168, 4, 4)
+    assert (gather["payload"], gather["size"], gather["stride"]) == (3 * 16 * 2 * 2 * 7168, 4, 1)
+    assert "pp_all_gather" not in ops_of("deepseek-v3", Layout(attn_tp=4, expert_tp=4), LOAD)["head"]
+
+
+def test_a_mixing_stream_is_handed_on_as_its_sum_and_blocks() -> None:
+    """93 layers open 8 blocks of 12, of which half stand at a cut on average; 32 rows a micro-batch, two stages."""
+    found = ops_of("kimi-k3", Layout(pp=2, attn_tp=8, expert_tp=8), Case(4096, 64, 1, SIZES, 148))["head"]
+    assert found["pp_send"]["payload"] == 32 * (1 + 4) * 2 * 7168 // 8
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "before", "after"),
+    [
+        ("deepseek-v3", Layout(attn_dp=2, attn_tp=8, ep=16, dispatch="all_to_all"), 4, 4),  # a rank's part
+        ("deepseek-v3", Layout(attn_dp=16, ep=16, dispatch="all_gather"), 4, 4),  # whole: normed, then gathered
+        ("deepseek-v3", Layout(attn_dp=2, attn_tp=8, ep=16, dispatch="all_gather"), 32, 64),  # a sum until gathered
+        ("deepseek-v3", Layout(attn_dp=16, ep=16, dispatch="all_gather", padding="sum_len"), 4, 4),
+        ("deepseek-v3", Layout(attn_tp=16, expert_tp=16, dispatch="all_gather"), 64, 64),
+        ("kimi-k3", Layout(attn_dp=2, attn_tp=8, ep=16, dispatch="all_to_all"), 32, 4),  # gathered, then read
+        ("kimi-k3", Layout(attn_dp=2, attn_tp=8, ep=16, dispatch="all_gather"), 32, 32),
+    ],
+    ids=str,
+)
+def test_norms_run_on_the_rows_that_an_engine_norms(name: str, layout: Layout, before: int, after: int) -> None:
+    """64 requests of one row: input and residual read, residual and result written, and each block of a stream read."""
+    model = model_of(name)
+    kind = next(i for i, la in enumerate(model.kinds) if isinstance(la.ffn, MoE))
+    blocks = [0, 0]
+    if model.residual is not None:
+        places = model.layers_of_kind(kind)
+        blocks = [
+            Fraction(sum(-(-i // 12) for i in places), len(places)),
+            Fraction(sum(i // 12 + 1 for i in places), len(places)),
+        ]
+    found = ops_of(name, layout, Case(4096, 64, 1, SIZES, 148))[model.kinds[kind].label]
+    norms = [found[n]["bytes"] for n in ("input_norm", "post_attention_norm")]
+    assert norms == [rows * (4 + more) * 2 * 7168 for rows, more in zip((before, after), blocks, strict=True)]
 
 
 def test_sliding_windows_bound_what_is_read() -> None:
