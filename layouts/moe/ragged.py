@@ -6,9 +6,12 @@ counts by expert alone say which expert a row is for. So no numbers travel with 
 would cost a launch, columns of them a copy of every row and a bitcast for each dtype.
 
 What arrives has room for the worst case, so memory and grouped GEMMs are those of the capacity form; the wire is not.
-XLA has this exchange for GPUs and TPUs, none for CPUs. On GPUs it is one kernel up to 8 ranks, and beyond a send and a
-receive for each peer that the host waits for (openxla/xla, ragged_all_to_all_kernel.h and ragged_all_to_all_thunk.cc),
-which is why each peer gets one slice, not one an expert.
+The audit counts whole operands: the choices on the way out, that room on the way back.
+
+XLA has this exchange for GPUs and TPUs, none for CPUs. On GPUs it is by default one kernel up to 8 ranks, and beyond a
+send and a receive for each slice, for whose sizes the host waits (openxla/xla, ragged_all_to_all_kernel.h and
+ragged_all_to_all_thunk.cc): so a peer gets one slice, not one for each of its experts. Not yet run on GPUs, so no
+layer's program takes it: `experiments/h200_dispatch.py` is to say whether it is the faster.
 """
 
 import jax.numpy as jnp

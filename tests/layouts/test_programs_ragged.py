@@ -192,6 +192,41 @@ def test_two_gpus_give_the_same():
         check(exchanging(attn_dp=2, ep=2), 6)
 
 
+def test_rows_without_a_token_are_not_sent(monkeypatch):
+    """Four of a lone rank's rows hold one, and travel for each of three choices: out, and back."""
+    seen = []
+
+    def noted(x, onto, slices, axes):
+        seen.append((slices.sizes, slices.arriving))
+        return collectives.ragged_all_to_all(x, onto, slices, axes)
+
+    def sizes(x, chosen, weights, real, experts):
+        by_ragged_all_to_all(x[0], Routing(chosen[0], weights[0]), real, experts, ClampedSwiGLU(0.5), axes_of(Layout()))
+        return seen
+
+    monkeypatch.setattr(ragged, "ragged_all_to_all", noted)
+    x, routing, _, experts = problem(Layout(), 5)
+    real = jnp.array([True, False, True, True, False, True])
+    found = jax.jit(sizes, compiler_options=OPTIONS)(x, *routing, real, experts)
+    assert np.ravel(found).tolist() == [4 * 3] * 4
+
+
+def test_what_arrives_may_differ_wherever_the_rows_or_the_ranks_do():
+    """In a group of two of eight ranks, onto zeros, which are the same on all."""
+    layout = exchanging(attn_dp=8, ep=2, moe_dp=4)
+    axes = axes_of(layout)
+
+    def body(x):
+        of = jnp.ones(2, jnp.int32)
+        found = collectives.ragged_all_to_all(x, jnp.zeros((4, 3), x.dtype), Slices(of, of, of, of), axes["ep"])
+        assert set(jax.typeof(found).manual_axis_type.varying) == set(axes["tp"])
+        return found
+
+    spec = axes.spec("tp")
+    mapped = jax.shard_map(body, mesh=abstract_mesh_of(layout), in_specs=spec, out_specs=spec)
+    jax.jit(mapped).trace(jax.ShapeDtypeStruct((32, 3), jnp.float32))
+
+
 def test_the_fp8_wire_carries_what_the_capacity_form_does(monkeypatch):
     monkeypatch.setattr(ragged, "ragged_all_to_all", stand_in)
     layout = exchanging(attn_dp=2, ep=2)
@@ -225,18 +260,18 @@ def traced(layout, rows):
     )
 
 
-def test_full_size_counts_the_choices_on_the_way_out_and_the_room_on_the_way_back():
-    """120 rows of 16 choices, 2 bytes a value; 16 ranks of 56 experts, each of which may send all its choices to one;
-    the counts of 896 experts from all 16."""
-    trace = traced(exchanging(attn_dp=2, attn_tp=8, ep=16), 120)
-    assert trace.out_info.shape == (16 * 120, 3584)
-    found = [(e.kind, e.payload, e.size) for e in count(trace.jaxpr).collectives]
+@pytest.mark.parametrize(("groups", "ranks", "most"), [(2, 16, 16), (16, 128, 7)])
+def test_full_size_counts_the_choices_on_the_way_out_and_the_room_on_the_way_back(groups, ranks, most):
+    """120 rows of 16 choices, 2 bytes a value. A rank of 16 holds 56 experts and may get all 16 choices of every row,
+    one of 128 holds 7. The counts of 896 experts come from all."""
+    trace = traced(exchanging(attn_dp=groups, attn_tp=8, ep=ranks), 120)
+    assert trace.out_info.shape == (ranks * 120, 3584)
     row = 3584 * 2
-    assert sorted(found, key=lambda e: e[1]) == [
-        (CollectiveKind.ALL_GATHER, 16 * 896 * 4, 16),
-        (CollectiveKind.ALL_TO_ALL, 120 * 16 * row, 16),
-        (CollectiveKind.ALL_TO_ALL, 16 * 120 * 16 * row, 16),
-    ]
+    assert {(e.kind, e.payload, e.size) for e in count(trace.jaxpr).collectives} == {
+        (CollectiveKind.ALL_GATHER, ranks * 896 * 4, ranks),
+        (CollectiveKind.ALL_TO_ALL, 120 * 16 * row, ranks),
+        (CollectiveKind.ALL_TO_ALL, ranks * 120 * most * row, ranks),
+    }
 
 
 @pytest.mark.smoke
