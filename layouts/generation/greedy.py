@@ -4,6 +4,7 @@ kept what the model itself would have said. The text is the same whatever the dr
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from layouts.generation.checks import require_rows, require_whole
 from layouts.generation.lookup import prompt_lookup
 from layouts.generation.session import Request, Session
 
@@ -40,16 +41,35 @@ def generate(
     draft: Draft = prompt_lookup,
     chunk: int | None = None,
 ) -> Text:
-    """`count` tokens behind each prompt, with `width` rows of a request verified in a step.
+    """`count` tokens behind each prompt, with `width` rows of a request verified in a step. A prompt and its text need
+    room for `count + width - 2` tokens beyond the prompt.
 
-    Prompts go in together, `chunk` tokens at a time (whole if None). PoolError where the session has no room for them;
-    it is then as it was, but for the prompts that it holds.
+    Prompts go in together, `chunk` tokens at a time (whole if None). PoolError where the session has no room for them,
+    SessionError for a prompt without tokens or with strange ones; its requests are gone from the session either way.
     """
-    requests = [session.admit() for _ in prompts]
-    texts = {request: list(prompt) for request, prompt in zip(requests, prompts, strict=True)}
-    done: dict[Request, list[int]] = {request: [token] for request, token in _prefilled(session, texts, chunk).items()}
+    for name, value in (
+        ("prompts", len(prompts)),
+        ("count", count),
+        ("width", width),
+        ("chunk", 1 if chunk is None else chunk),
+    ):
+        require_whole(name, value, 1)
+    requests: list[Request] = []
+    try:
+        for _ in prompts:
+            requests.append(session.admit())
+        return _generated(session, dict(zip(requests, map(list, prompts), strict=True)), count, width, draft, chunk)
+    finally:
+        for request in requests:
+            session.release(request)
+
+
+def _generated(
+    session: Session, texts: dict[Request, list[int]], count: int, width: int, draft: Draft, chunk: int | None
+) -> Text:
+    done = {request: [token] for request, token in _prefilled(session, texts, chunk).items()}
     steps = drafted = kept = 0
-    while running := [request for request in requests if len(done[request]) < count]:
+    while running := [request for request in texts if len(done[request]) < count]:
         rows = {}
         for request in running:
             text = texts[request] + done[request]
@@ -64,14 +84,12 @@ def generate(
             accepted[request], kept, drafted = len(gained), kept + len(gained) - 1, drafted + len(guessed)
         session.accept(accepted)
         steps += 1
-    for request in requests:
-        session.release(request)
-    return Text(tuple(tuple(done[request][:count]) for request in requests), steps, drafted, kept)
+    return Text(tuple(tuple(done[request]) for request in texts), steps, drafted, kept)
 
 
 def _prefilled(session: Session, texts: dict[Request, list[int]], chunk: int | None) -> dict[Request, int]:
     """Every prompt cached; the first token behind each."""
-    longest = max(map(len, texts.values()))
+    longest = require_rows(texts, session.vocab)
     width, first = min(chunk or longest, longest), {}
     for start in range(0, longest, width):
         parts = {request: text[start : start + width] for request, text in texts.items() if text[start:]}

@@ -18,6 +18,7 @@ from layouts.cache.pool import PoolError
 from layouts.decoder.cache import Room
 from layouts.decoder.program import Program
 from layouts.decoder.step import Phase, Step
+from layouts.generation.checks import SessionError, require_accepted, require_equal, require_rows, require_whole
 
 
 @dataclass(frozen=True)
@@ -57,32 +58,43 @@ class Scored(NamedTuple):
 
 
 class Session:
-    """`held` are the program's parameters. After `verify` the tokens are provisional until `accept`."""
+    """`held` are the program's parameters. After `verify` the tokens are provisional until `accept`, and the next step
+    waits for it; of a request that is released in between nothing is kept.
+
+    SessionError, and nothing changed, for a call out of this order or rows that the model cannot have."""
 
     def __init__(
         self, program: Program, held: Sequence[Any], capacity: Capacity, dtype: Any, interleaved_pages: bool = False
     ) -> None:
         layout = program.stages[0].part.layout
+        if program.stages[0].room != capacity.room(layout.dcp):
+            raise SessionError(f"the program has another room than {capacity}: make both of one Capacity")
         self.program, self.held, self.capacity = program, held, capacity
         self.pools = [capacity.pool(layout.dcp, interleaved_pages) for _ in range(layout.replicas * layout.attn_dp)]
         self._shape = (layout.replicas, layout.attn_dp)
         self._caches = program.empty_caches(dtype)
+        self.vocab = program.stages[0].model.vocab
         self._rings: tuple[Any, ...] = ()
+        self._places: dict[Request, int] = {}
         self._verifying: dict[Request, int] = {}
+        self._width = 0
         self._fresh: set[Request] = set()
+        self._used: set[Request] = set()  # lines whose states are no longer the zeros that they were made of
 
     def admit(self, group: int | None = None) -> Request:
         """A new request, in the group with the fewest unless one is named; PoolError where there is no line."""
         if group is None:
             group = min(range(len(self.pools)), key=lambda g: self._running(g))
+        require_whole("group", group, 0, len(self.pools) - 1)
         request = Request(group, self.pools[group].admit())
         self._fresh.add(request)
         return request
 
     def release(self, request: Request) -> None:
-        """Free its pages and its line."""
+        """Free its pages and its line; PoolError where it has none."""
         self.pools[request.group].release(request.line)
         self._fresh.discard(request)
+        self._verifying.pop(request, None)
 
     def length(self, request: Request) -> int:
         """Tokens that are cached of it."""
@@ -91,38 +103,30 @@ class Session:
     def prefill(self, prompts: Mapping[Request, Sequence[int]], width: int | None = None) -> dict[Request, Scored]:
         """Cache the next tokens of some requests, of any lengths up to `width` (the longest); PoolError, and nothing
         changed, where a pool is too small."""
-        width = max(map(len, prompts.values())) if width is None else width
+        self._require_settled()
+        longest = require_rows(prompts, self.vocab)
+        width = longest if width is None else width
+        if width < longest:
+            raise SessionError(
+                f"width = {width} is less than the {longest} tokens of a prompt: widen it or cut the prompt"
+            )
         before = self._extended(prompts)
-        scored = self._step(prompts, before, width, "prefill")
-        self._fresh -= set(prompts)
-        return scored
+        return self._step(prompts, before, width, "prefill")
 
     def verify(self, rows: Mapping[Request, Sequence[int]]) -> dict[Request, Scored]:
         """Score as many rows for each of some requests; PoolError, and nothing changed, where a pool is too small."""
-        (width,) = {len(tokens) for tokens in rows.values()}
+        self._require_settled()
+        width = require_rows(rows, self.vocab)
+        require_equal(rows, width)
         before = self._extended(rows)
-        self._verifying = before
+        self._begin(rows)
         scored = self._step(rows, before, width, "verify")
-        self._fresh -= set(rows)
+        self._verifying, self._width = before, width
         return scored
-
-    def timed(self, width: int, repeats: int) -> list[float]:
-        """Seconds of each of several verify steps of every line, at full tables: shapes are fixed, so that a step takes
-        as long whatever the tables hold. Contents of the caches are lost; requests must be gone."""
-        lines = [Request(group, line) for group in range(len(self.pools)) for line in range(self.capacity.requests)]
-        step, _ = self._arrays(
-            {r: [0] * width for r in lines}, dict.fromkeys(lines, self.capacity.context - width), width
-        )
-        seconds = []
-        for _ in range(repeats + 1):  # the first one may compile
-            start = time.perf_counter()
-            output, self._caches, _ = self.program.step(self.held, self._caches, step, "verify")
-            jax.block_until_ready(output)
-            seconds.append(time.perf_counter() - start)
-        return seconds[1:]
 
     def accept(self, accepted: Mapping[Request, int]) -> None:
         """Keep the first tokens of each request that was verified, as many as said (none if left out)."""
+        require_accepted(accepted, self._verifying, self._width)
         slots, kept = self._whole(np.int32), self._whole(np.int32)
         for request, before in self._verifying.items():
             at = self._places[request]
@@ -131,15 +135,59 @@ class Session:
         self._caches = self.program.commit(self._caches, self._rings, slots, kept)
         self._rings, self._verifying = (), {}
 
+    def timed(self, width: int, repeats: int) -> list[float]:
+        """Seconds of each of several verify steps of as many requests as there is room for, their tables full and their
+        tokens unlike each other, so that every row of the pools is read and experts are chosen as a text would.
+
+        Contents of the caches are lost. PoolError where requests are still here, or where the pages are too few.
+        """
+        require_whole("width", width, 1, self.capacity.context)
+        requests: list[Request] = []
+        try:
+            for line in range(len(self.pools) * self.capacity.requests):
+                requests.append(self.admit(line // self.capacity.requests))
+            self._extended(dict.fromkeys(requests, range(self.capacity.context)))
+            return self._seconds(requests, width, repeats)
+        finally:
+            self._used |= set(requests)
+            for request in requests:
+                self.release(request)
+
+    def _seconds(self, requests: Sequence[Request], width: int, repeats: int) -> list[float]:
+        tokens = np.random.default_rng(0).integers(0, self.vocab, (len(requests), width)).tolist()
+        before = dict.fromkeys(requests, self.capacity.context - width)
+        step, _ = self._arrays(dict(zip(requests, tokens, strict=True)), before, width)
+        seconds = []
+        for _ in range(repeats + 1):  # the first one may compile
+            start = time.perf_counter()
+            output, self._caches, _ = self.program.step(self.held, self._caches, step, "verify")
+            jax.block_until_ready(output)
+            seconds.append(time.perf_counter() - start)
+        return seconds[1:]
+
+    def _require_settled(self) -> None:
+        if self._verifying:
+            raise SessionError(
+                f"{len(self._verifying)} requests have verified tokens: accept some or none of them first"
+            )
+
+    def _begin(self, rows: Mapping[Request, Sequence[int]]) -> None:
+        """States of zeros for requests whose first step verifies: an empty prefill begins anew what others left."""
+        stale = {request: () for request in rows if request in self._fresh & self._used}
+        if stale:
+            self._step(stale, dict.fromkeys(stale, 0), 1, "prefill")
+
     def _running(self, group: int) -> int:
         return self.capacity.requests - self.pools[group].idle_lines
 
     def _extended(self, rows: Mapping[Request, Sequence[int]]) -> dict[Request, int]:
         """Slots for new tokens; what each request had before. All requests get theirs, or none."""
-        before = {request: self.length(request) for request in rows}
+        before: dict[Request, int] = {}
         try:
             for request, tokens in rows.items():
+                length = self.length(request)
                 self.pools[request.group].extend(request.line, len(tokens))
+                before[request] = length
         except PoolError:
             for request, length in before.items():
                 self.pools[request.group].truncate(request.line, length)
@@ -155,6 +203,8 @@ class Session:
     ) -> dict[Request, Scored]:
         step, self._places = self._arrays(rows, before, width)
         output, self._caches, self._rings = self.program.step(self.held, self._caches, step, phase)
+        self._fresh -= set(rows)
+        self._used |= set(rows)
         best, logits = (fetched(x) for x in output)
         each = width if phase == "verify" else 1
         best, logits = best.reshape(-1, each), logits.reshape(-1, each, logits.shape[-1])

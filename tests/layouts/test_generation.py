@@ -2,7 +2,9 @@
 requests are spread, and whatever happened in between."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layouts.cache.pool import PoolError
-from layouts.generation import Session, generate, prompt_lookup
+from layouts.generation import Capacity, Session, SessionError, generate, prompt_lookup
 from layouts.layout import Layout
 from layouts.text import parse
 from tests.layouts.decoding import FAMILIES, golden, session_of
@@ -101,7 +103,6 @@ def test_a_line_begins_anew_for_the_next_request() -> None:
 
 def test_a_full_pool_is_an_error_and_nothing_is_overwritten() -> None:
     """Six pages of four for two requests of up to 48 tokens: the long one is refused, the short one goes on."""
-    from layouts.generation import Capacity
     from tests.layouts.decoding import loaded, program_of
 
     family = "kimi_linear"
@@ -137,6 +138,158 @@ def test_an_unaccepted_step_leaves_no_trace() -> None:
         session.accept({request: 1})
         text.append(int(scored[request].tokens[-1]))
     assert tuple(text) == plain("kimi-k3", 1)[0]
+
+
+def test_calls_out_of_order_are_refused_and_change_nothing() -> None:
+    """With linear attention a second verify would forget what the first one wrote."""
+    session = session_of("kimi_linear", Layout(), 2)
+    first, other = session.admit(), session.admit()
+    prompt = prompts("kimi_linear", 1)[0]
+    text = [int(session.prefill({first: prompt})[first].tokens[-1])]
+    with pytest.raises(SessionError, match="verify some before you accept"):
+        session.accept({first: 1})
+    for _ in range(TOKENS - 1):
+        scored = session.verify({first: [text[-1], 3]})
+        for step in (session.verify, session.prefill):
+            with pytest.raises(SessionError, match="1 requests have verified tokens: accept some or none"):
+                step({other: [1, 2]})
+        for wrong, says in (({first: 3}, "give 0 to 2"), ({first: -1}, "give 0 to 2"), ({other: 1}, "leave it out")):
+            with pytest.raises(SessionError, match=says):
+                session.accept(wrong)
+        assert session.length(other) == 0
+        session.accept({first: 1})
+        text.append(int(scored[first].tokens[0]))
+    assert tuple(text) == plain("kimi_linear", 1)[0]
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_request_may_leave_between_verify_and_accept(requests: int) -> None:
+    """Its line may then serve another, of which nothing is cut; where it was alone, nothing waits for an accept."""
+    session = session_of("kimi-k3", Layout(), requests)
+    *stays, goes = (session.admit() for _ in range(requests))
+    prompt = prompts("kimi-k3", 1)[0]
+    text = session.prefill(dict.fromkeys([*stays, goes], prompt))[goes].tokens.tolist()
+    session.verify({request: [text[0], 7] for request in (*stays, goes)})
+    session.release(goes)
+    came = session.admit()
+    assert came == goes
+    if stays:
+        session.accept({stays[0]: 1})
+        assert session.length(stays[0]) == len(prompt) + 1
+    assert session.length(came) == 0
+    session.release(came)
+    for request in stays:
+        session.release(request)
+    assert generate(session, [prompt], TOKENS).tokens == plain("kimi-k3", 1)
+
+
+def test_rows_that_are_none_are_refused() -> None:
+    session = session_of("llama", Layout(), 2)
+    one, two = session.admit(), session.admit()
+    vocab = golden("llama")[0].vocab
+    refused: list[tuple[Callable[[Any], object], Any, str]] = [
+        (session.prefill, {}, "at least one token each"),
+        (session.prefill, {one: [1], two: []}, "at least one token each"),
+        (session.prefill, {one: [1, vocab]}, f"token {vocab} is not in the vocabulary: give 0 to {vocab - 1}"),
+        (session.verify, {one: [-1]}, "token -1 is not in the vocabulary"),
+        (session.verify, {one: [1], two: [1, 2]}, "one request has 1 rows to verify and another 2"),
+        (lambda rows: session.prefill(rows, 2), {one: [1, 2, 3]}, "width = 2 is less than the 3 tokens"),
+        (session.admit, len(session.pools), "group = 1 is out of range: give 0 to 0"),
+    ]
+    for step, rows, says in refused:
+        with pytest.raises(SessionError, match=says):
+            step(rows)
+    assert (session.length(one), session.length(two)) == (0, 0)
+
+
+def test_a_request_that_is_gone_takes_no_slots_of_others() -> None:
+    session = session_of("llama", Layout(), 2)
+    here, gone = session.admit(), session.admit()
+    session.release(gone)
+    with pytest.raises(PoolError, match="was not admitted"):
+        session.prefill({gone: [1, 2], here: [1, 2]})
+    with pytest.raises(PoolError, match="was not admitted"):
+        session.prefill({here: [1, 2], gone: [1, 2]})
+    assert session.length(here) == 0
+
+
+def test_a_first_step_that_verifies_begins_anew() -> None:
+    """Whatever state the line's last request left."""
+    session, tokens = session_of("kimi-k3", Layout(), 1), [5, 6, 7]
+    found = []
+    for _ in range(2):
+        request = session.admit()
+        found.append(session.verify({request: tokens})[request].logits)
+        session.accept({request: 3})
+        session.release(request)
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_prompt_may_go_on_behind_a_text() -> None:
+    """A turn of the user's behind one of the model's: all of it cached as if it had been one prompt."""
+    family = "kimi-k3"
+    known, turn = prompts(family, 1)[0], [9, 8, 7, 6]
+    session = session_of(family, Layout(), 1)
+    request = session.admit()
+    said = session.prefill({request: known})[request].tokens.tolist()
+    session.verify({request: [*said, 1]})
+    session.accept({request: 1})
+    behind = session.prefill({request: turn})[request].logits
+    session.release(request)
+    request = session.admit()
+    whole = session.prefill({request: [*known, *said, *turn]})[request].logits
+    np.testing.assert_allclose(behind, whole, atol=2e-5 * np.abs(whole).max())
+
+
+def test_text_that_does_not_fit_leaves_the_session_empty() -> None:
+    """48 tokens: a prompt of 40 goes in, the ninth token behind it does not; three prompts are one too many."""
+    session = session_of("llama", Layout(), 2)
+    free = session.pools[0].free_slots
+    with pytest.raises(PoolError, match="would have 49 tokens"):
+        generate(session, [[1] * 40, [2] * 5], 12)
+    with pytest.raises(PoolError, match="would have 50 tokens"):
+        generate(session, [[1] * 50], 1)
+    with pytest.raises(PoolError, match="lines of the request table are taken"):
+        generate(session, [[1]] * 3, 1)
+    with pytest.raises(SessionError, match="at least one token"):
+        generate(session, [[1], []], 1)
+    wrong: list[dict[str, Any]] = [{"count": 0}, {"count": 1, "width": 0}, {"count": 1, "chunk": 0}]
+    for options in wrong:
+        with pytest.raises(SessionError, match="= 0 is out of range: give at least 1"):
+            generate(session, [[1]], **options)
+    assert (session.pools[0].free_slots, session.pools[0].idle_lines) == (free, 2)
+    assert len(generate(session, [[1] * 40], 9).tokens[0]) == 9  # the last token is said, not cached
+    assert len(generate(session, [[1] * 47], 1, width=4).tokens[0]) == 1  # no step behind the prompt
+
+
+def test_steps_are_timed_at_full_tables() -> None:
+    """Every row of the pool is read: where all reads fell on one row, a cache would serve them. Tokens differ, too."""
+    session = session_of("llama", Layout(), 2)
+    seen: list[Any] = []
+    step = session.program.step
+
+    def watched(held: Any, caches: Any, given: Any, phase: Any) -> Any:
+        seen.append(given)
+        return step(held, caches, given, phase)
+
+    session.program = cast(Any, SimpleNamespace(step=watched, commit=session.program.commit))
+    assert len(session.timed(3, 2)) == 2
+    assert len(set(seen[0].batch.slots.reshape(-1).tolist())) == 2 * 48
+    assert seen[0].batch.lengths.tolist() == [45, 45]
+    assert len(set(seen[0].tokens.tolist())) > 1
+    assert session.pools[0].idle_lines == 2
+    with pytest.raises(SessionError, match="width = 49"):
+        session.timed(49, 1)
+    session.admit()
+    with pytest.raises(PoolError, match="release a request first"):
+        session.timed(1, 1)
+    assert session.pools[0].idle_lines == 1
+
+
+def test_a_session_has_the_room_of_its_program() -> None:
+    session = session_of("llama", Layout(), 2)
+    with pytest.raises(SessionError, match="the program has another room"):
+        Session(session.program, session.held, Capacity(3, 48, page=4), np.float32)
 
 
 def test_look_up_proposes_what_followed_the_last_time() -> None:
