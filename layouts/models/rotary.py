@@ -32,7 +32,7 @@ class Rotary:
 def read_rotary(config: Config, dim: int, interleaved: bool = False) -> Rotary:
     """The rotation of `dim` values a head; raises ModelError for a kind of stretching that has no program."""
     scaling = scaling_of(config)
-    theta = scaling.number("rope_theta") if scaling.has("rope_theta") else config.number("rope_theta")
+    theta = _above(1.0, scaling if scaling.has("rope_theta") else config, "rope_theta")
     plain = theta ** (-np.arange(0, dim, 2) / dim)
     kind = kind_of(scaling)
     if kind == "default":
@@ -65,7 +65,7 @@ def mscale(factor: float, weight: float) -> float:
 def _yarn_factor(scaling: Config) -> float:
     if scaling.has("attention_factor"):
         return scaling.number("attention_factor")
-    factor = scaling.number("factor")
+    factor = _above(0.0, scaling, "factor")
     if scaling.number("mscale", 0.0) and scaling.number("mscale_all_dim", 0.0):
         return mscale(factor, scaling.number("mscale")) / mscale(factor, scaling.number("mscale_all_dim"))
     return mscale(factor, 1.0)
@@ -78,21 +78,30 @@ def _yarn(scaling: Config, plain: Float[np.ndarray, " pairs"], theta: float, dim
     def pair_that_turns(times: float) -> float:
         return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = pair_that_turns(scaling.number("beta_fast", 32.0))
-    high = pair_that_turns(scaling.number("beta_slow", 1.0))
+    low = pair_that_turns(_above(0.0, scaling, "beta_fast", 32.0))
+    high = pair_that_turns(_above(0.0, scaling, "beta_slow", 1.0))
     if scaling.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = high - low or 0.001
     stretched = np.clip((np.arange(dim // 2) - low) / width, 0, 1)
-    return tuple(map(float, plain * (1 - stretched) + plain / scaling.number("factor") * stretched))
+    return tuple(map(float, plain * (1 - stretched) + plain / _above(0.0, scaling, "factor") * stretched))
 
 
 def _llama3(scaling: Config, plain: Float[np.ndarray, " pairs"]) -> tuple[float, ...]:
     """Waves longer than the original context over `low_freq_factor` are stretched, shorter than over
     `high_freq_factor` left alone, those between blended."""
     original = scaling.size("original_max_position_embeddings", most=LARGEST_CONTEXT)
-    low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
+    low = scaling.number("low_freq_factor")
+    high = _above(low, scaling, "high_freq_factor")
     turns = original * plain / (2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0, 1)
-    return tuple(map(float, plain * kept + plain / scaling.number("factor") * (1 - kept)))
+    return tuple(map(float, plain * kept + plain / _above(0.0, scaling, "factor") * (1 - kept)))
+
+
+def _above(least: float, config: Config, key: str, default: float | None = None) -> float:
+    """A number greater than `least`: the formulas divide by it, or take its logarithm."""
+    value = config.number(key, default)
+    if value <= least:
+        raise config.error(f"{key} = {value:g} must be above {least:g}")
+    return value

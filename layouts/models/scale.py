@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from layouts.models import presets
-from layouts.models.config import read_json
+from layouts.models.config import Config, read_json
 from layouts.models.errors import ModelError
 from layouts.models.load import load_model, text_config
 
 _EXPERTS: Final = ("num_experts", "n_routed_experts", "num_local_experts")
+_GROUPS: Final = ("n_group", "num_expert_group")  # of experts, of which a router first chooses the best
 _BY_LAYER: Final = ("layer_types", "mlp_layer_types", "indexer_types")  # lists with an entry a layer
 
 
@@ -49,18 +50,37 @@ def sizes() -> Mapping[str, Mapping[str, Any]]:
 
 
 def scaled_config(name: str, scale: Scale, folder: pathlib.Path) -> pathlib.Path:
-    """Write the config.json of a scaled model into a folder; its path. Weights are then plain: no quantisation."""
+    """Write the config.json of a scaled model into a folder; its path. Weights are then plain: no quantisation.
+
+    ModelError where the model cannot be cut so."""
     text = text_config(read_json(presets.find_config(presets.base_of(name))))
     values: dict[str, Any] = dict(text.values)
     values.pop("quantization_config", None)
-    if scale.experts is not None:
-        values |= {key: min(scale.experts, text.size(key)) for key in _EXPERTS if text.has(key)}
-        values |= {key: min(value, scale.experts) for key, value in values.items() if key.startswith("num_experts_per")}
     if scale.size != "full":
         values = _capped(values, sizes()[scale.size])
+    if scale.experts is not None:
+        values = _fewer_experts(Config(text.source, values), scale.experts)
     written = _written(values, folder)
     layers = text.size("num_hidden_layers") if scale.size == "full" else _every_kind(written)
     return _written(_cut_layers(values, min(scale.layers or layers, text.size("num_hidden_layers"))), folder)
+
+
+def _fewer_experts(text: Config, experts: int) -> dict[str, Any]:
+    """The same config with at most so many experts a layer; a token chooses as many as before, or all that it may."""
+    named = [key for key in _EXPERTS if text.has(key)]
+    if not named:
+        raise text.error(f"experts = {experts}: the model has none; leave it out")
+    kept = min(experts, *(text.size(key) for key in named))
+    groups = next((text.size(key) for key in _GROUPS if text.has(key)), 1)
+    if kept % groups:
+        raise text.error(f"experts = {experts} cannot be cut into {groups} groups: give a multiple of {groups}")
+    most = kept // groups * min(text.size("topk_group", 1), groups)
+    chosen = [key for key in text.values if key.startswith("num_experts_per")]
+    return {
+        **text.values,
+        **dict.fromkeys(named, kept),
+        **{key: min(text.size(key), most) for key in chosen if text.has(key)},
+    }
 
 
 def _written(values: Mapping[str, Any], folder: pathlib.Path) -> pathlib.Path:

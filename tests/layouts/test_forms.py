@@ -18,6 +18,15 @@ from layouts.models.scale import Scale, scaled_config
 from layouts.rules import Site
 from tests.layouts.decoding import DECODERS
 
+YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
 
 def rotary(dim: int, **values: Any):
     return read_rotary(Config("here", values), dim)
@@ -57,9 +66,8 @@ def test_yarn_leaves_fast_pairs_and_stretches_slow_ones() -> None:
 
 def test_yarn_may_keep_its_ramp_where_it_falls() -> None:
     """gpt-oss: bounds of the ramp are not rounded to whole pairs, so that pairs in it differ."""
-    scaling = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
     exact, rounded = (
-        rotary(64, rope_theta=150000, rope_scaling={**scaling, "truncate": truncate}).frequencies
+        rotary(64, rope_theta=150000, rope_scaling={**YARN, "truncate": truncate}).frequencies
         for truncate in (False, True)
     )
     assert exact[0] == rounded[0]
@@ -69,11 +77,7 @@ def test_yarn_may_keep_its_ramp_where_it_falls() -> None:
 
 def test_llama_blends_between_two_wavelengths() -> None:
     """8192 tokens: pairs that turn more than 4 times stay, those that turn less than once are stretched by 8."""
-    scaling = {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }  # fmt: skip
-    found, plain = rotary(128, rope_theta=500000.0, rope_scaling=scaling), 500000.0 ** (-np.arange(0, 128, 2) / 128)
+    found, plain = rotary(128, rope_theta=500000.0, rope_scaling=LLAMA3), 500000.0 ** (-np.arange(0, 128, 2) / 128)
     turns = 8192 * plain / (2 * math.pi)
     kept, stretched = turns > 4, turns < 1
     np.testing.assert_allclose(np.array(found.frequencies)[kept], plain[kept])
@@ -112,6 +116,12 @@ def test_kimi_k3_bounds_its_decay_and_activates_with_situ() -> None:
         ({"rms_norm_eps": "small"}, "rms_norm_eps = 'small' must be a number"),
         ({"rms_norm_eps": None}, "'rms_norm_eps' is missing"),
         ({"rope_theta": True}, "rope_theta = True must be a number"),
+        ({"rope_theta": 1}, "rope_theta = 1 must be above 1"),
+        ({"rope_scaling": {**YARN, "rope_theta": -5.0}}, "rope_scaling: rope_theta = -5 must be above 1"),
+        ({"rope_scaling": {**YARN, "factor": 0}}, "rope_scaling: factor = 0 must be above 0"),
+        ({"rope_scaling": {**YARN, "beta_slow": 0}}, "rope_scaling: beta_slow = 0 must be above 0"),
+        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor = 1 must be above 1"),
+        ({"rope_scaling": {**LLAMA3, "factor": -8}}, "rope_scaling: factor = -8 must be above 0"),
     ],
 )
 def test_what_has_no_program_is_named(change: dict[str, Any], says: str, tmp_path: pathlib.Path) -> None:
@@ -145,3 +155,32 @@ def test_a_slice_keeps_its_width(tmp_path: pathlib.Path) -> None:
     router = load_forms(str(scaled_config("qwen3-235b-a22b", Scale(layers=1, experts=4), tmp_path))).router
     assert router is not None
     assert router.topk == 4  # of eight: there are no more
+
+
+@pytest.mark.parametrize(
+    ("model", "scale", "says"),
+    [
+        ("deepseek-v3", Scale(experts=12), "experts = 12 cannot be cut into 8 groups: give a multiple of 8"),
+        ("deepseek-v3", Scale("tiny", experts=1), "experts = 1 cannot be cut into 4 groups: give a multiple of 4"),
+        ("llama-3.1-8b", Scale(experts=2), "experts = 2: the model has none; leave it out"),
+    ],
+)
+def test_experts_that_cannot_be_are_named(model: str, scale: Scale, says: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ModelError, match=says):
+        scaled_config(model, scale, tmp_path)
+
+
+def test_a_token_chooses_no_more_experts_than_its_groups_hold(tmp_path: pathlib.Path) -> None:
+    """Eight groups of one expert, of which four may be chosen: four, not eight. Twice as many experts: eight."""
+    for experts, topk in ((8, 4), (16, 8)):
+        router = load_forms(str(scaled_config("deepseek-v3", Scale(experts=experts), tmp_path))).router
+        assert router is not None
+        assert router.topk == topk
+
+
+def test_experts_a_token_must_be_a_number(tmp_path: pathlib.Path) -> None:
+    values = json.loads((DECODERS / "qwen3_moe" / "config.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, "num_experts_per_tok": "many"}))
+    with pytest.raises(ModelError, match="num_experts_per_tok = 'many' must be an integer"):
+        scaled_config(str(path), Scale(experts=2), tmp_path)
