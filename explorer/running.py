@@ -1,5 +1,6 @@
 """A layout run for real: text from it, held against one device, and its step timed, on whatever devices there are."""
 
+import math
 import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,10 +14,12 @@ from jaxtyping import Float
 
 from explorer.costing import cost
 from explorer.documents import Document, Schema, layout_entry, versions
+from explorer.fitting import exhaustion_named, require_memory
 from explorer.request import make_request, whole
 from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.errors import MeshwrightError
 from hw.figures import chip_names
+from hw.machine import load_machine
 from layouts.decoder.drawn import drawn
 from layouts.decoder.loading import loaded
 from layouts.decoder.program import Program
@@ -100,6 +103,7 @@ class Ran:
                 "model": request.name,
                 "scale": request.scale.size,
                 "layers": len(request.model.layers),
+                "experts": max(layer.experts for layer in request.model.layers),
                 "requests": request.requests,
                 "prompt_tokens": request.prompt,
                 "tokens": request.tokens,
@@ -131,7 +135,7 @@ class Ran:
             "check": None
             if self.checked is None
             else {
-                "error": self.checked.error,
+                "error": self.checked.error if math.isfinite(self.checked.error) else None,
                 "bound": self.checked.bound,
                 "same_text": self.checked.same_text,
                 "passes": self.checked.passes,
@@ -159,12 +163,17 @@ def make_run_request(
 ) -> RunRequest:
     """Check every option against the devices that are here; `folder` is where a scaled config is written.
 
-    The dtype is float32 on CPUs and bfloat16 elsewhere if left out; the chip is found by the device's name.
+    The dtype is float32 on CPUs and bfloat16 elsewhere if left out; the chip is found by the device's name. Raises
+    MeshwrightError with one line: the option, its value, the rule, what would do.
     """
     cut = Scale(scale, layers, experts)
     name = model if cut.whole else str(scaled_config(model, cut, folder))
-    loaded, devices = load_model(name, draft="none"), jax.devices()
+    loaded, devices = load_model(name, draft="none"), _devices()
     count = whole("gpus", gpus, len(devices), 1, len(devices))
+    if len({device.process_index for device in devices[:count]}) < jax.process_count():
+        raise RunError(
+            f"gpus = {count} leaves processes of the run without any: start fewer, or use all {len(devices)}"
+        )
     site = Site(loaded, count, max(jax.local_device_count(), 1), count)
     chosen = dtype or ("float32" if devices[0].platform == "cpu" else "bfloat16")
     if chosen not in BOUNDS:
@@ -174,6 +183,13 @@ def make_run_request(
     )
     width = whole("verify-width", verify_width, None, 1, 64)
     needed = prompt + wanted + width
+    if needed > loaded.context_limit:
+        raise RunError(
+            f"prompt-tokens {prompt}, tokens {wanted} and verify-width {width} need room for {needed} tokens and "
+            f"{loaded.name} has {loaded.context_limit} positions: lower one of them"
+        )
+    if hardware is not None:
+        load_machine(hardware)
     return RunRequest(
         name=model,
         model=loaded,
@@ -191,6 +207,15 @@ def make_run_request(
     )
 
 
+def _devices() -> list[Any]:
+    """All devices of all processes; RunError where JAX finds none of the kind that was asked for."""
+    try:
+        return jax.devices()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"there is no device to run on ({reason}): unset JAX_PLATFORMS, or --simulate some") from None
+
+
 def _chip(device: Any) -> str | None:
     """The chip whose name stands in that of the device."""
     kind = device.device_kind.lower()
@@ -198,9 +223,13 @@ def _chip(device: Any) -> str | None:
 
 
 def run(request: RunRequest, check: bool, report: Report = lambda stage, fraction: None) -> Ran:
-    """Generate, time the step, predict it where the chip is known, and hold it against one device if asked to."""
+    """Generate, time the step, predict it where the chip is known, and hold it against one device if asked to.
+
+    MemoryShortError where the devices have too little memory, CheckpointError for a folder whose weights are not the
+    model's, RunError where a check has nothing to hold against.
+    """
     # a GPU would round float32 operands to ten bits
-    with jax.default_matmul_precision("highest" if request.dtype == "float32" else "default"):
+    with jax.default_matmul_precision("highest" if request.dtype == "float32" else "default"), exhaustion_named():
         return _run(request, check, report)
 
 
@@ -230,10 +259,11 @@ def _session(request: RunRequest, layout: Layout, devices: Sequence[Any]) -> tup
     if layout != request.layout:
         groups = request.layout.replicas * request.layout.attn_dp
         capacity = Capacity(request.requests * groups, request.context)
-    options = COMPILE_TO_RUN_ONCE if jax.devices()[0].platform == "cpu" else {}
+    options = COMPILE_TO_RUN_ONCE if devices[0].platform == "cpu" else {}
     room = capacity.room(layout.dcp)
     program = Program.of(request.model, request.forms, layout, room, devices, options=options)
     dtype = jnp.dtype(request.dtype)
+    require_memory(program, dtype, devices[: layout.gpus], alone=layout != request.layout)
     path = pathlib.Path(request.name)
     if request.scale.whole and path.is_dir() and any(path.glob("*.safetensors")):
         return Session(program, loaded(program, path, dtype), capacity, dtype), str(path)
@@ -252,13 +282,21 @@ def _compared(request: RunRequest, session: Session, prompts: Sequence[Sequence[
     alone, _ = _session(request, Layout(), [_other_device(request.layout)])
     found, expected = (_scored(one, prompts, text) for one in (session, alone))
     said = expected.argmax(axis=-1)
+    if not np.isfinite(expected).all():
+        raise RunError(f"logits of {request.name} on one device are not finite: check config.json and weights")
     error = float(np.abs(found - expected).max() / np.abs(expected).max())
     return Checked(error, BOUNDS[request.dtype], bool((said == np.array(text.tokens)).all()))
 
 
 def _other_device(layout: Layout) -> Any:
-    """One device to hold the layout against: for a layout of one, that of another kind, which has other kernels."""
-    return jax.local_devices(backend="cpu")[0] if layout.gpus == 1 else jax.local_devices()[0]
+    """One device to hold the layout against: for a layout of one, that of another kind, which has other kernels.
+    RunError where there is none."""
+    try:
+        return jax.local_devices(backend="cpu")[0] if layout.gpus == 1 else jax.local_devices()[0]
+    except RuntimeError:
+        raise RunError(
+            "a check of one device is made on the CPU, which JAX_PLATFORMS leaves out: add cpu to it"
+        ) from None
 
 
 def _scored(session: Session, prompts: Sequence[Sequence[int]], text: Text) -> np.ndarray:

@@ -22,6 +22,7 @@ def question_line(document: Document) -> str:
     parts = [
         asked["model"] if asked["scale"] == "full" else f"{asked['model']} ({asked['scale']})",
         f"{asked['layers']} layers",
+        *([f"{asked['experts']} experts"] if asked["experts"] else []),
         f"{devices['count']} x {devices['kind']}",
         asked["dtype"],
         f"{asked['requests']} requests a group",
@@ -55,5 +56,6 @@ def verdict(document: Document) -> Text:
     if check is None:
         return Text("not checked against one device (--check)", style="dim")
     text = "the same text" if check["same_text"] else "another text"
-    said = f"one device: {text}, logits within {check['error']:.1e} of the largest (bound {check['bound']:.0e})"
+    within = "not finite" if check["error"] is None else f"within {check['error']:.1e} of the largest"
+    said = f"one device: {text}, logits {within} (bound {check['bound']:.0e})"
     return Text(said, style="bold green" if check["passes"] else "bold red")

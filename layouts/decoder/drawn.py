@@ -6,7 +6,7 @@ weights gets them quantised.
 """
 
 import zlib
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 import jax
@@ -51,7 +51,7 @@ def _shared_kv(stage: StageProgram, layer: int | None, path: Any) -> GQA | None:
     return attention if isinstance(attention, GQA) and weights.name_of(path) in ("kv_proj", "kv_bias") else None
 
 
-@cache
+@lru_cache(maxsize=256)  # like layers of a few programs; more would keep every layout that ever ran
 def _maker(
     shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, place: Place | None, sharding: Any
 ) -> Any:

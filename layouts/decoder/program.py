@@ -92,6 +92,16 @@ class StageProgram:
         """How they are cut."""
         return tuple(cache_specs(self.model.layers[i].attention, self.axes) for i in self.part.layers)
 
+    def described_caches(self, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
+        """Shapes, dtypes and shardings of its caches: `dtype`, but float32 for recurrent states."""
+
+        def described(path: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+            wide = any(getattr(key, "name", "") == "recurrent" for key in path)
+            return jax.ShapeDtypeStruct(shape, jnp.float32 if wide else dtype, sharding=self.sharding(spec))
+
+        leaf = weights.is_shape
+        return jax.tree_util.tree_map_with_path(described, self.cache_shapes(), self.cache_specs(), is_leaf=leaf)
+
     def ring_specs(self, phase: Phase) -> tuple[Any, ...]:
         """How the rings of its layers are cut; None where a layer has none."""
         attentions = [self.model.layers[i].attention for i in self.part.layers]
@@ -129,7 +139,15 @@ class StageProgram:
 
     def compiled(self, phase: Phase) -> Callable[..., Stepped]:
         """The same, compiled; caches are updated in place."""
-        return _compiled(self, phase)
+        if phase not in self._compiled:
+            options = dict(self.options)
+            self._compiled[phase] = jax.jit(self.body(phase), donate_argnums=2, compiler_options=options)
+        return self._compiled[phase]
+
+    @cached_property
+    def _compiled(self) -> dict[Phase, Callable[..., Stepped]]:
+        """Here and not in a global cache, so that it goes with the stage and many stages do not push each other out."""
+        return {}
 
     def place(self, tree: Any, specs: Any) -> Any:
         """Arrays on the stage's devices."""
@@ -141,24 +159,18 @@ class StageProgram:
     def commit(self, caches: tuple[Any, ...], rings: tuple[Ring | None, ...], slots: Any, accepted: Any) -> Any:
         """Caches with the accepted tokens of every ring in the states."""
         each = self.axes.spec("requests")
-        return _commit(self)(caches, rings, self.place(slots, each), self.place(accepted, each))
+        return self._commit(caches, rings, self.place(slots, each), self.place(accepted, each))
 
+    @cached_property
+    def _commit(self) -> Callable[..., Any]:
+        def run(caches: Any, rings: Any, slots: Array, accepted: Array) -> Any:
+            pairs = zip(caches, rings, strict=True)
+            return tuple(c if ring is None else kda.commit(c, slots, ring, accepted) for c, ring in pairs)
 
-@lru_cache(maxsize=64)
-def _compiled(stage: StageProgram, phase: Phase) -> Callable[..., Stepped]:
-    return jax.jit(stage.body(phase), donate_argnums=2, compiler_options=dict(stage.options))
-
-
-@lru_cache(maxsize=64)
-def _commit(stage: StageProgram) -> Callable[..., Any]:
-    def run(caches: Any, rings: Any, slots: Array, accepted: Array) -> Any:
-        pairs = zip(caches, rings, strict=True)
-        return tuple(c if ring is None else kda.commit(c, slots, ring, accepted) for c, ring in pairs)
-
-    each = stage.axes.spec("requests")
-    specs = (stage.cache_specs(), stage.ring_specs("verify"), each, each)
-    mapped = jax.shard_map(run, mesh=stage.mesh, in_specs=specs, out_specs=stage.cache_specs())
-    return jax.jit(mapped, donate_argnums=0, compiler_options=dict(stage.options))
+        each = self.axes.spec("requests")
+        specs = (self.cache_specs(), self.ring_specs("verify"), each, each)
+        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=specs, out_specs=self.cache_specs())
+        return jax.jit(mapped, donate_argnums=0, compiler_options=dict(self.options))
 
 
 @dataclass(frozen=True)
@@ -197,7 +209,8 @@ class Program:
 
     def empty_caches(self, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
         """Pools and states of zeros on the devices; states in float32."""
-        return tuple(_empty(stage, dtype) for stage in self.stages)
+        described = (stage.described_caches(dtype) for stage in self.stages)
+        return jax.tree.map(lambda held: _zeros(held.shape, held.dtype, held.sharding)(), tuple(described))
 
     def step(
         self, held: Sequence[Any], caches: Sequence[Any], step: Step, phase: Phase
@@ -246,15 +259,6 @@ def _placed(x: Any, sharding: NamedSharding) -> jax.Array:
 
 def _mesh(part: Part, devices: list[Any] | None) -> Mesh | AbstractMesh:
     return abstract_mesh_of(part.layout) if devices is None else mesh_of(part.layout, devices)
-
-
-def _empty(stage: StageProgram, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
-    def zeros(path: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.Array:
-        wide = any(getattr(key, "name", "") == "recurrent" for key in path)
-        return _zeros(shape, jnp.dtype(jnp.float32 if wide else dtype), stage.sharding(spec))()
-
-    leaf = weights.is_shape
-    return jax.tree_util.tree_map_with_path(zeros, stage.cache_shapes(), stage.cache_specs(), is_leaf=leaf)
 
 
 @lru_cache(maxsize=256)

@@ -36,6 +36,7 @@ def test_a_layout_is_run_and_held_against_one_device(capsys: pytest.CaptureFixtu
     assert found["predicted_ms"] is None
     assert found["devices"]["count"] == 16
     assert found["request"]["layers"] == 7  # until every kind of layer has appeared
+    assert found["request"]["experts"] == 16
 
 
 def test_the_same_seed_gives_the_same_text_under_another_layout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +90,18 @@ def test_a_prediction_stands_beside_the_step_for_a_known_chip(capsys: pytest.Cap
         (["--model", "kimi-k3", "--layout", "attn_dp=16", "--context", "3"], "context = 3"),
         (["--model", "kimi-k3", "--layout", "attn_dp=16", "--requests", "0"], "requests = 0"),
         (["--model", "no-such", "--layout", "attn_dp=16"], "unknown model 'no-such'"),
+        (["--model", "kimi-k3", "--layout", "attn_dp=16", "--hardware", "none"], "unknown hardware 'none'"),
+        (["--model", "kimi-k3", "--layout", "attn_dp=16", "--simulate", "0"], "simulate = 0 is out of range"),
+        (["--model", "kimi-k3", "--layout", "attn_dp=16", "--simulate", "2000"], "give 1 to 1024"),
+        (["--model", "deepseek-v3", "--layout", "attn_dp=16", "--experts", "6"], "experts = 6 cannot be cut into 4"),
+        (
+            ["--model", "llama-3.1-8b", "--layout", "attn_dp=16", "--prompt-tokens", "5000"],
+            "prompt-tokens 5000, tokens 4 and verify-width 1 need room for 5005 tokens and",
+        ),
+        (
+            ["--model", "llama-3.1-8b", "--layout", "attn_dp=16", "--scale", "full", "--requests", "4096"],
+            "weights and caches need",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
