@@ -27,9 +27,11 @@ class Op:
     `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
     belongs to (0 or 1 in a valid layout).
 
-    The JAX program here may do other than what engines do and the time model prices: `program_flops` and
-    `program_payload` are then the program's, and `program` is False for what it does not do at all. Only the audit
-    reads these three. They may name the quantities of `symbols.PROGRAM_MEANING` besides the usual ones.
+    These are what engines do and the time model prices: a payload is *wire* bytes, what the load really sends. The JAX
+    program here may do other than that: its shapes are fixed before a step. `program_flops` and `program_payload`
+    (*program* bytes, of static operands) are then the program's, and `program` is False for what it does not do at
+    all. Only the audit reads these three, through `audited_flops` and `audited_payload`. They may name the quantities
+    of `symbols.PROGRAM_MEANING` besides the usual ones.
     """
 
     name: str
@@ -48,8 +50,19 @@ class Op:
     program_flops: Expr | None = None
     program_payload: Expr | None = None
 
+    @property
+    def audited_flops(self) -> Expr:
+        """FLOPs of the program's dots on one rank."""
+        return self.flops if self.program_flops is None else self.program_flops
+
+    @property
+    def audited_payload(self) -> Expr:
+        """Program bytes of an exchange, by kind as `hw.work.Collective` counts a payload."""
+        return self.payload if self.program_payload is None else self.program_payload
+
     def substitute(self, replacements: Mapping[str, Expr]) -> "Op":
-        """The same op of another part of the step, with some quantities replaced."""
+        """The same op of another part of the step, with some quantities replaced. The program's side stays as it is:
+        parts that are made so, drafts, are priced only."""
         fields = ("flops", "bytes", "ctas", "payload", "size", "share")
         return replace(self, **{f: getattr(self, f).substitute(replacements) for f in fields})
 
@@ -106,7 +119,8 @@ def exchange(
     share: Expr = ONE,
     program_payload: Expr | None = None,
 ) -> Op:
-    """A collective on the main stream, where the next kernel needs its result."""
+    """A collective on the main stream, where the next kernel needs its result. `payload`: wire bytes;
+    `program_payload`: program bytes, where the program's operands are of another size."""
     return Op(
         name,
         collective=kind,

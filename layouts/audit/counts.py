@@ -52,11 +52,6 @@ class Counts:
         """Payload bytes of one kind of exchange, or of all, each as often as it runs."""
         return sum(e.payload * e.count for e in self.collectives if kind in (None, e.kind))
 
-    def labelled(self, label: str) -> "Counts":
-        """The part that stands in one scope."""
-        flops = {name: flops for name, flops in self.flops.items() if name == label}
-        return replace(self, flops=flops, collectives=tuple(e for e in self.collectives if e.label == label))
-
 
 @dataclass
 class Tally:

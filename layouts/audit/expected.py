@@ -81,24 +81,27 @@ def _lines(block: Block, count: int, sharded: int, values: Values) -> tuple[list
     lines, priced = [], dict[str, None]()
     for place, op in enumerate(block.ops):
         times = (sharded if op.stream is Stream.GATHER else count) if op.share.evaluate(values) else 0
-        if not times:
+        if not times or _idle(op, values):
             continue
-        if not op.program or (op.collective is None and not op.flops and op.program_flops is None):
+        if not op.program or (op.collective is None and not op.audited_flops):
             priced[op.name] = None
         else:
-            lines += _line(block.name, op, times, requested if place in block.attention else values)
+            lines.append(_line(block.name, op, times, requested if place in block.attention else values))
     return lines, tuple(priced)
 
 
-def _line(block: str, op: Op, times: int, values: Values) -> list[Line]:
+def _idle(op: Op, values: Values) -> bool:
+    """An exchange in a group of one rank; anything where nothing moves, as none of the weights is cut by rows."""
     if op.collective is None:
-        flops = (op.flops if op.program_flops is None else op.program_flops).evaluate(values)
-        return [Line(block, op.name, times, flops=flops)]
-    payload = (op.payload if op.program_payload is None else op.program_payload).evaluate(values)
-    size = int(op.size.evaluate(values))
-    if size < 2 or not payload:
-        return []
-    return [Line(block, op.name, times, kind=_AS_TRACED.get(op.collective, op.collective), payload=payload, size=size)]
+        return not op.bytes.evaluate(values)
+    return op.size.evaluate(values) < 2 or not op.audited_payload.evaluate(values)
+
+
+def _line(block: str, op: Op, times: int, values: Values) -> Line:
+    if op.collective is None:
+        return Line(block, op.name, times, flops=op.audited_flops.evaluate(values))
+    kind, payload = _AS_TRACED.get(op.collective, op.collective), op.audited_payload.evaluate(values)
+    return Line(block, op.name, times, kind=kind, payload=payload, size=int(op.size.evaluate(values)))
 
 
 def step_values(model: Model, layout: Layout, load: Load) -> dict[str, Fraction]:

@@ -71,8 +71,8 @@ def _expert_gemm(tensor: Tensor, precision: Precision) -> Op:
 
 
 def _room_to_send() -> Expr:
-    """Rows of the program's message to all ranks, against `moe_rows` x top-k on an engine's wire: to each rank as many
-    as it may have to send there."""
+    """Rows of the program's message to all ranks, to each as many as it may have to send there; on an engine's wire
+    there are `moe_rows` x top-k."""
     return EP * MOE_ROWS * CHOICES
 
 

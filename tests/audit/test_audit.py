@@ -169,3 +169,25 @@ def test_only_what_runs_in_a_layout_is_listed() -> None:
     asked = subject(V3)
     listed = [asked.audit(asked.layout(text)).priced_only for text in ("attn_dp=16", "attn_dp=2,dcp=8")]
     assert ["dcp_pack_merge" in ops["MLA + MoE"] for ops in listed] == [False, True]
+
+
+def test_an_exchange_of_one_rank_is_not_listed() -> None:
+    """Rows are cut into parts before they are gathered only where an attention group has several ranks."""
+    asked = subject("kimi-k3", 2)
+    texts = ("attn_dp=16,ep=16,dispatch=all_gather", "attn_dp=2,ep=16,dispatch=all_gather")
+    listed = [asked.audit(asked.layout(text)).priced_only for text in texts]
+    assert ["dp_own_rows" in ops["KDA + LatentMoE"] for ops in listed] == [False, True]
+
+
+def test_the_parts_of_a_step_that_engines_gather_behind_a_send_are_listed() -> None:
+    asked = subject(LLAMA, 4)
+    listed = [asked.audit(asked.layout(text)).priced_only["head"] for text in ("pp=2,attn_tp=8", "attn_tp=16")]
+    assert listed == [("embed", "pp_all_gather"), ("embed",)]
+
+
+def test_weights_that_no_shard_gathers_are_not_listed() -> None:
+    """Attention cut by heads and no shared expert: a weight shard has nothing to gather."""
+    asked = subject(QWEN, 2)
+    texts = [f"attn_dp={groups},ep=16,weight_shard=4,weight_shard_layers=0-1" for groups in (16, 1)]
+    listed = [asked.audit(asked.layout(text)).priced_only["GQA + MoE"] for text in texts]
+    assert ["weight_local_copy" in ops for ops in listed] == [True, False]
