@@ -51,6 +51,9 @@ class Exchange:
     (SUM_LEN, EXACT): at least the sum of the counts of the groups that share it. `wire`: what rows travel as on the way
     to the experts (fp8 under ALL_TO_ALL and EXACT only). `capacity`: rows that a rank can send to another under
     ALL_TO_ALL; None is room for all.
+
+    Raises LayoutError for rows that attn_tp does not divide, for a buffer of no rows, for EXACT under attn_tp > 1, and
+    for an fp8 wire under a form that has none.
     """
 
     axes: Axes
@@ -78,13 +81,17 @@ class Exchange:
 
     @staticmethod
     def of(layout: Layout, rows: int, packed: int = 0, whole: bool = False) -> "Exchange":
-        """That of a layout."""
+        """That of a layout, on a plain wire; `rows`, `packed` and `whole` as the fields."""
         return Exchange(axes_of(layout), form_of(layout), rows, packed, whole)
 
     @property
     def sharers(self) -> tuple[str, ...]:
         """Mesh axes of the ranks that share one copy of the experts."""
         return self.axes["ep"] + self.axes["expert_tp"]
+
+    @property
+    def _sharer_count(self) -> int:
+        return self.axes.size("ep") * self.axes.size("expert_tp")
 
     @property
     def own(self) -> int:
@@ -145,12 +152,12 @@ class Exchange:
         return self._to_whole_group(stream + reduce_scatter(vary(out, self.sharers), self.sharers, 0))
 
     def real(self, counts: Int[Array, " groups"]) -> Bool[Array, " moe_rows"]:
-        """Which of the rows that `gather` returns hold a token."""
+        """Which of the rows that `spread` returns hold a token."""
         if self.form in (Form.SUM_LEN, Form.EXACT):
             return jnp.arange(self.packed) < self._sharing_counts(counts).sum()
         if self.form is Form.ONE_GROUP:
             return jnp.arange(self.rows) < counts[0]
-        gathered = 1 if self.form is Form.ALL_TO_ALL else self.axes.size("ep") * self.axes.size("expert_tp")
+        gathered = 1 if self.form is Form.ALL_TO_ALL else self._sharer_count
         rank = axis_index(self.axes["tp"]) // gathered * gathered + jnp.arange(gathered, dtype=jnp.int32)
         group, part = rank // self.axes.size("attn_tp"), rank % self.axes.size("attn_tp")
         position = part[:, None] * self.own + jnp.arange(self.own, dtype=jnp.int32)[None, :]
@@ -162,13 +169,12 @@ class Exchange:
     @property
     def _buffer_axes(self) -> tuple[str, ...]:
         """Ranks that add into one buffer: whole attention groups, and whole copies of the experts."""
-        shared = self.axes.size("ep") * self.axes.size("expert_tp")
-        return self.sharers if shared >= self.axes.size("attn_tp") else self.axes["attn_tp"]
+        return self.sharers if self._sharer_count >= self.axes.size("attn_tp") else self.axes["attn_tp"]
 
     @property
     def _sharing(self) -> int:
         """Attention groups whose rows stand in one buffer."""
-        return max(self.axes.size("ep") * self.axes.size("expert_tp") // self.axes.size("attn_tp"), 1)
+        return max(self._sharer_count // self.axes.size("attn_tp"), 1)
 
     def _group(self) -> Array:
         """This rank's attention group: the same number, and typed so, on all its ranks."""

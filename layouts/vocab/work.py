@@ -10,7 +10,8 @@ _BF16, _INT32 = 2, 4
 
 def embed(hidden: int) -> tuple[Op, ...]:
     """Each rank looks up its part of the vocabulary for the rows of its vocabulary group, whose tokens it gathers; the
-    parts are summed."""
+    parts are summed. SGLang 0.5.23 itself cuts the embedding over one attention group at most and gathers no tokens
+    (layers/vocab_parallel_embedding.py: `get_embedding_tp_kwargs`); over several it is cut in builds that say so."""
     return (
         exchange("token_all_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * _INT32, VOCAB_GROUPS, stride=ATTN_TP),
         elementwise("embed", VOCAB_ROWS * (2 * _BF16 * hidden)),
