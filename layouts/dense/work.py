@@ -1,4 +1,8 @@
-"""The dense gated MLP, cut over the attention group."""
+"""The dense gated MLP, cut over the attention group.
+
+Under attention DP that is SGLang 0.5.23 with `--enable-dense-mlp-attn-tp` (models/kimi_k3.py:
+`_dense_mlp_parallel_group`); without it, the rows of all groups are gathered and the MLP is cut over the whole stage.
+"""
 
 from collections.abc import Sequence
 
