@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Int
 from layouts.decoder import storage, weights
 from layouts.decoder.cache import Room, cache_shapes, cache_specs
 from layouts.decoder.modules import Carried
+from layouts.decoder.processes import gathered, span_processes
 from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
 from layouts.decoder.step import Phase, Step, step_specs
 from layouts.kda import KDA
@@ -203,6 +204,11 @@ class Program:
             )
         )
 
+    @cached_property
+    def spread(self) -> bool:
+        """Whether devices of other processes are in it; all of them then take every step."""
+        return any(span_processes(stage.mesh.devices.flat) for stage in self.stages if isinstance(stage.mesh, Mesh))
+
     def load(self, trees: Sequence[Any]) -> tuple[Any, ...]:
         """Parameters of every stage's module from its tree of placed weights."""
         return tuple(stage.module(tree)[1] for stage, tree in zip(self.stages, trees, strict=True))
@@ -220,6 +226,8 @@ class Program:
         after, rings = [], []
         for stage, parameters, cache in zip(self.stages, held, caches, strict=True):
             local = stage.place(step, step_specs(stage.axes, stage.interleave))
+            if self.spread and not stage.part.first:
+                entering = jax.tree.map(gathered, entering)
             entering = stage.place(entering, stage.entering_specs())
             entering, cache, ring = stage.compiled(phase)(parameters, entering, cache, local)
             after.append(cache)
@@ -254,7 +262,7 @@ def _placed(x: Any, sharding: NamedSharding) -> jax.Array:
     """An array on the devices of a sharding; what every process has on its host needs no exchange."""
     if isinstance(x, jax.Array):
         return jax.device_put(x, sharding)
-    return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
+    return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part], dtype=x.dtype)
 
 
 def _mesh(part: Part, devices: list[Any] | None) -> Mesh | AbstractMesh:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jaxtyping import Float, Int
 
 from layouts.cache import Batch, KVPool
 from layouts.cache.pool import PoolError
 from layouts.decoder.cache import Room
+from layouts.decoder.processes import gathered
 from layouts.decoder.program import Program
 from layouts.decoder.step import Phase, Step
 from layouts.generation.checks import SessionError, require_accepted, require_equal, require_rows, require_whole
@@ -162,6 +162,8 @@ class Session:
             start = time.perf_counter()
             output, self._caches, _ = self.program.step(self.held, self._caches, step, "verify")
             jax.block_until_ready(output)
+            if self.program.spread:  # the last stage may be another process's
+                gathered(output.tokens)
             seconds.append(time.perf_counter() - start)
         return seconds[1:]
 
@@ -205,7 +207,7 @@ class Session:
         output, self._caches, self._rings = self.program.step(self.held, self._caches, step, phase)
         self._fresh -= set(rows)
         self._used |= set(rows)
-        best, logits = (fetched(x) for x in output)
+        best, logits = (gathered(x) if self.program.spread else np.asarray(x) for x in output)
         each = width if phase == "verify" else 1
         best, logits = best.reshape(-1, each), logits.reshape(-1, each, logits.shape[-1])
         return {request: Scored(best[at], logits[at]) for request, at in self._places.items()}
@@ -228,8 +230,3 @@ class Session:
         batch: Any = Batch(slots, lengths, self.pools[0].interleave)  # pyright: ignore[reportArgumentType]
         counted: Any = (counts * width).reshape(self._shape)
         return Step(tokens.reshape(-1), batch, counted, states, new, begins), places  # pyright: ignore[reportArgumentType]
-
-
-def fetched(x: jax.Array) -> np.ndarray:
-    """The whole of an array on the host, wherever its parts are."""
-    return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))

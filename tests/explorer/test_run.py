@@ -111,13 +111,19 @@ def test_bad_input_is_one_line(arguments: list[str], says: str, capsys: pytest.C
     assert printed.count("\n") == 1
 
 
-def test_two_processes_run_one_layout() -> None:
-    """Eight simulated devices each: experts and KV of one group lie in both. Only the first process prints."""
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("deepseek-v3", "attn_dp=2,dcp=4,ep=16,vocab_tp=16"),  # experts and KV of one group lie in both
+        ("llama-3.1-8b", "pp=2,attn_dp=8"),  # a stage each
+    ],
+)
+def test_two_processes_run_one_layout(model: str, layout: str) -> None:
+    """Eight simulated devices each. Only the first process prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    layout = "attn_dp=2,dcp=4,ep=16,vocab_tp=16"
-    command = [sys.executable, "-m", "explorer.cli", *RUN, "--model", "deepseek-v3", "--layout", layout]
+    command = [sys.executable, "-m", "explorer.cli", *RUN, "--model", model, "--layout", layout]
     here = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     processes = [
         subprocess.Popen(
