@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from jaxtyping import ArrayLike
 
-from layouts.traits import traits_of
 from hw.arithmetic import Exact
 from hw.compat import in_x64, x64
 from layouts.cut import Cut, cut_of
@@ -21,6 +20,7 @@ from layouts.models import Model
 from layouts.quantities import Traits, quantities, query_tiles, split_kv
 from layouts.serving.graphs import graph_batch, graph_sizes
 from layouts.stages import heaviest_stages, layer_counts
+from layouts.traits import traits_of
 from tests.layouts.oracle import Case, captured, values
 from tests.spaces import layouts, model_of
 
