@@ -82,6 +82,11 @@ class Checked:
     def passes(self) -> bool:
         return self.error <= self.bound and (self.same_text or self.bound > BOUNDS["float32"])
 
+    def document(self) -> Document:
+        """The `check` of a `run/1` document; JSON has no NaN."""
+        error = self.error if math.isfinite(self.error) else None
+        return {"error": error, "bound": self.bound, "same_text": self.same_text, "passes": self.passes}
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -132,14 +137,7 @@ class Ran:
             "predicted_ms": None
             if self.predicted is None
             else dict(zip(("low", "likely", "high"), (s * 1e3 for s in self.predicted), strict=True)),
-            "check": None
-            if self.checked is None
-            else {
-                "error": self.checked.error if math.isfinite(self.checked.error) else None,
-                "bound": self.checked.bound,
-                "same_text": self.checked.same_text,
-                "passes": self.checked.passes,
-            },
+            "check": None if self.checked is None else self.checked.document(),
         }
 
 
@@ -186,7 +184,7 @@ def make_run_request(
     if needed > loaded.context_limit:
         raise RunError(
             f"prompt-tokens {prompt}, tokens {wanted} and verify-width {width} need room for {needed} tokens and "
-            f"{loaded.name} has {loaded.context_limit} positions: lower one of them"
+            f"{model} has {loaded.context_limit} positions: lower one of them"
         )
     if hardware is not None:
         load_machine(hardware)
@@ -211,8 +209,8 @@ def _devices() -> list[Any]:
     """All devices of all processes; RunError where JAX finds none of the kind that was asked for."""
     try:
         return jax.devices()
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError) as error:  # JAX asserts that a kind it could not wake up was not the only one
+        reason = (str(error).splitlines() or ["JAX_PLATFORMS names none that is here"])[0]
         raise RunError(f"there is no device to run on ({reason}): unset JAX_PLATFORMS, or --simulate some") from None
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import sys
 import pytest
 
 from explorer.cli import main
+from explorer.report.run import verdict
+from explorer.running import Checked
 from tests.layouts.decoding import DECODERS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -96,7 +99,7 @@ def test_a_prediction_stands_beside_the_step_for_a_known_chip(capsys: pytest.Cap
         (["--model", "deepseek-v3", "--layout", "attn_dp=16", "--experts", "6"], "experts = 6 cannot be cut into 4"),
         (
             ["--model", "llama-3.1-8b", "--layout", "attn_dp=16", "--prompt-tokens", "5000"],
-            "prompt-tokens 5000, tokens 4 and verify-width 1 need room for 5005 tokens and",
+            "prompt-tokens 5000, tokens 4 and verify-width 1 need room for 5005 tokens and llama-3.1-8b has 4096",
         ),
         (
             ["--model", "llama-3.1-8b", "--layout", "attn_dp=16", "--scale", "full", "--requests", "4096"],
@@ -154,3 +157,36 @@ def test_without_a_run_to_join_distributed_says_so() -> None:
     assert "--distributed found no run to join" in done.stderr
     assert "JAX_COORDINATOR_ADDRESS" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("platform", ["no-such", "cuda"])
+def test_without_a_device_of_the_kind_asked_for_it_says_so(platform: str) -> None:
+    """On a machine with a GPU the second one runs."""
+    command = [sys.executable, "-m", "explorer.cli", *RUN, "--model", "llama-3.1-8b", "--layout", "attn_dp=1"]
+    here = {**os.environ, "JAX_PLATFORMS": platform}
+    done = subprocess.run([*command, "--gpus", "1"], cwd=ROOT, env=here, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        pytest.skip("there is one here")
+    assert done.returncode == 2
+    assert "there is no device to run on" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_weights_that_give_no_numbers_have_nothing_to_hold_against(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A negative epsilon: the root of less than nothing."""
+    folder = pathlib.Path(shutil.copytree(DECODERS / "llama", tmp_path / "strange"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": -1e9}))
+    arguments = ["run", "--model", str(folder), "--layout", "attn_tp=2", "--gpus", "2", "--tokens", "2", "--check"]
+    assert main(arguments) == 2
+    assert "on one device are not finite: check config.json and weights" in capsys.readouterr().err
+
+
+def test_a_layout_that_gives_no_numbers_fails_its_check() -> None:
+    """It says so in the document, which can hold none, and in the sheet."""
+    assert not Checked(float("nan"), 1e-4, True).passes
+    told = {"error": None, "bound": 1e-4, "same_text": False, "passes": False}
+    assert str(verdict({"check": told})) == "one device: another text, logits not finite (bound 1e-04)"
+    assert Checked(float("nan"), 1e-4, True).document()["error"] is None
