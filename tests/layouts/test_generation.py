@@ -3,8 +3,7 @@ requests are spread, and whatever happened in between."""
 
 import functools
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layouts.cache.pool import PoolError
+from layouts.decoder.program import Program
 from layouts.generation import Capacity, Session, SessionError, generate, prompt_lookup
 from layouts.layout import Layout
 from layouts.text import parse
@@ -262,17 +262,17 @@ def test_text_that_does_not_fit_leaves_the_session_empty() -> None:
     assert len(generate(session, [[1] * 47], 1, width=4).tokens[0]) == 1  # no step behind the prompt
 
 
-def test_steps_are_timed_at_full_tables() -> None:
+def test_steps_are_timed_at_full_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of the pool is read: where all reads fell on one row, a cache would serve them. Tokens differ, too."""
     session = session_of("llama", Layout(), 2)
     seen: list[Any] = []
-    step = session.program.step
+    step = Program.step
 
-    def watched(held: Any, caches: Any, given: Any, phase: Any) -> Any:
+    def watched(program: Program, held: Any, caches: Any, given: Any, phase: Any) -> Any:
         seen.append(given)
-        return step(held, caches, given, phase)
+        return step(program, held, caches, given, phase)
 
-    session.program = cast(Any, SimpleNamespace(step=watched, commit=session.program.commit))
+    monkeypatch.setattr(Program, "step", watched)
     assert len(session.timed(3, 2)) == 2
     assert len(set(seen[0].batch.slots.reshape(-1).tolist())) == 2 * 48
     assert seen[0].batch.lengths.tolist() == [45, 45]
