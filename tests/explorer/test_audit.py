@@ -68,9 +68,9 @@ def test_a_layout_that_agrees_exits_with_0(capsys: pytest.CaptureFixture[str]) -
     status, out, err = run(f"{ASK} --layout attn_tp=4", capsys)
     assert (status, err) == (0, "")
     assert out.splitlines()[-1].strip() == "agrees"
-    (row,) = [line.split() for line in out.splitlines() if "mlp_all_reduce" in line]
-    # embedding, and attention and MLP of 64 layers, each 16 rows of 5120 bfloat16 values
-    assert row[:5] == ["all_reduce", "4", f"{16 * 5120 * 2:,}", "129", "129"]
+    # embedding, and attention and MLP of 64 layers, each 16 rows of 5120 bfloat16 values; names may wrap
+    assert f"all_reduce 4 {16 * 5120 * 2:,} 129 129" in " ".join(out.split())
+    assert "mlp_all_reduce" in out
 
 
 def test_the_document_holds_exchanges_and_flops(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,9 @@ known tokens agree to 2e-5 of the largest.
 """
 
 import functools
+from collections.abc import Iterator
 
+import jax
 import pytest
 
 from layouts.layout import Layout
@@ -15,6 +17,13 @@ from tests.layouts.decoding import FAMILIES, SCORED, error, golden, session_of, 
 
 BOUND = 2e-5
 WIDTH = 20  # rows of a request in a step: the second step reads what the first one cached
+
+
+@pytest.fixture(autouse=True)
+def forget_programs() -> Iterator[None]:
+    """No two layouts share a program, and hundreds of them would fill the memory."""
+    yield
+    jax.clear_caches()
 
 
 def scored(family: str, layout: Layout, width: int = WIDTH, **options: bool) -> float:
