@@ -75,11 +75,9 @@ def program(layout: Layout, context: int, verify: int, dtype: jnp.dtype) -> Call
     by_rank, by_group = axes.spec(("attn_dp", "attn_tp"), None), axes.spec("attn_dp")
 
     def body(w: Any, hidden: jax.Array, pool: jax.Array, batch: Batch) -> jax.Array:
-        found, _ = sharded.decode(
-            SHAPE, w, hidden, pool, batch, axes, backend=layout.dcp_backend, scale=0.07, eps=1e-5,
-            reduce=lambda x: psum(x, axes["attn_tp"]),
-        )  # fmt: skip
-        return found
+        form = {"backend": layout.dcp_backend, "scale": 0.07, "eps": 1e-5}
+        partial, _ = sharded.decode(SHAPE, w, hidden, pool, batch, axes, **form)
+        return psum(partial, axes["attn_tp"])
 
     run = jax.jit(
         jax.shard_map(

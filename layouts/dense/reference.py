@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from layouts.dense.activation import Activation
+from layouts.linear import linear
 
 
 class GatedMLP(NamedTuple):
@@ -13,12 +14,6 @@ class GatedMLP(NamedTuple):
 
     gate_up: Float[Array, "2 width hidden"]
     down: Float[Array, "hidden width"]
-
-
-def linear(x: Float[Array, "*rows inp"], weight: Float[Array, "out inp"]) -> Float[Array, "*rows out"]:
-    """x times the transposed weight: summed in float32, in the dtype of x, whatever the weight is stored in."""
-    summed = jnp.einsum("...i,oi->...o", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
-    return summed.astype(x.dtype)
 
 
 def gated_mlp(x: Float[Array, "rows hidden"], weights: GatedMLP, activation: Activation) -> Float[Array, "rows hidden"]:

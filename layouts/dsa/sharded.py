@@ -9,9 +9,6 @@ Each row then reads the chosen latents that its rank holds, and `combine` merges
 hold all that a row chooses, so the program gathers `topk` latents a row on every rank; on average 1 in dcp is real.
 """
 
-from collections.abc import Callable
-
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
@@ -70,7 +67,6 @@ def decode(
     eps: float,
     index_form: IndexForm,
     rotation: Rotation | None = None,
-    reduce: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[
     Float[Array, "requests*verify hidden"],
     Float[Array, "pool_rows kv_values"],
@@ -100,7 +96,7 @@ def decode(
     part, lse = attend_latents(mla, scale, query[:, None], read(pool, rows), real[:, None])
     attended = combine(part[:, 0], lse[:, 0], axes["dcp"], backend)
     summand = output(mla, weights, hidden, attended)
-    return summand if reduce is None else reduce(summand), pool, index_pool, chosen
+    return summand, pool, index_pool, chosen
 
 
 def _index_shapes(indexer: Indexer) -> dict[str, tuple[int, ...]]:

@@ -4,7 +4,6 @@ KV heads are cut over attn_tp as far as they go and repeated beyond (`repeated_k
 that hold the same KV head. Queries are gathered over dcp in every backend, and `combine` gives each rank its own heads.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -69,9 +68,8 @@ def decode(
     scale: float,
     eps: float,
     rotation: Rotation | None = None,
-    reduce: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "pool_rows own_kv_heads 2*dim"]]:
-    """This rank's partial sum over heads, `reduce`d if given (a psum over attn_tp makes it whole), and its pool.
+    """This rank's partial sum over heads, which a psum over attn_tp makes whole, and its pool.
 
     `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
     """
@@ -81,8 +79,7 @@ def decode(
     sinks = jnp.where(counts, weights["sinks"].astype(jnp.float32), -jnp.inf) if gqa.sinks else None
     attend = partial(attend_pairs, gqa, scale, sinks)
     attended, pool = attend_shared(attend, query, pair, pool, batch, axes, backend, gather=True, window=gqa.window)
-    summand = linear(attended.reshape(len(hidden), -1), weights["o_proj"], _once(gqa, weights, axes))
-    return summand if reduce is None else reduce(summand), pool
+    return linear(attended.reshape(len(hidden), -1), weights["o_proj"], _once(gqa, weights, axes)), pool
 
 
 def _once(gqa: GQA, weights: Weights, axes: Axes) -> jax.Array | None:

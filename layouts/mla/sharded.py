@@ -6,10 +6,8 @@ them. Under ag_rs queries are cut by attn_tp and gathered; under a2a the group k
 its heads, which needs no gather.
 """
 
-from collections.abc import Callable
 from functools import partial
 
-import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
@@ -66,14 +64,12 @@ def decode(
     scale: float,
     eps: float,
     rotation: Rotation | None = None,
-    reduce: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "pool_rows kv_values"]]:
-    """This rank's partial sum over heads, `reduce`d if given (a psum over attn_tp makes it whole), and its pool.
+    """This rank's partial sum over heads, which a psum over attn_tp makes whole, and its pool.
 
     `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
     """
     query, latent = project(mla, weights, hidden, rotation, eps)
     attend = partial(attend_latents, mla, scale)
     attended, pool = attend_shared(attend, query, latent, pool, batch, axes, backend, gather=backend == "ag_rs")
-    summand = output(mla, weights, hidden, attended)
-    return summand if reduce is None else reduce(summand), pool
+    return output(mla, weights, hidden, attended), pool

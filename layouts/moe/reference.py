@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from layouts.dense.activation import Activation
-from layouts.dense.reference import GatedMLP, gated_mlp, linear
+from layouts.dense.reference import GatedMLP, gated_mlp
+from layouts.linear import linear
 from layouts.moe.router import Router, Routing
 from layouts.residual.reference import rms_norm
 

@@ -195,10 +195,9 @@ def program(shape, layout, mesh, weights):
     module, more = (mla_sharded, (layout.dcp_backend,)) if isinstance(shape, MLA) else (gqa_sharded, ())
 
     def body(weights, hidden, pool, batch, rotation):
-        return module.decode(
-            shape, weights, hidden, pool, batch, axes, backend=layout.dcp_backend, scale=SCALE, eps=EPS,
-            rotation=rotation, reduce=lambda x: psum(x, axes["attn_tp"]),
-        )  # fmt: skip
+        form = {"backend": layout.dcp_backend, "scale": SCALE, "eps": EPS, "rotation": rotation}
+        partial, pool = module.decode(shape, weights, hidden, pool, batch, axes, **form)
+        return psum(partial, axes["attn_tp"]), pool
 
     rows, pool = axes.spec("attn_dp"), axes.spec(("attn_dp", "attn_tp"))
     specs = module.weight_specs(shape, axes, *more)

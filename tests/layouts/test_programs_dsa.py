@@ -95,9 +95,9 @@ def program(shapes, layout, mesh, design, form):
         for shape, w, rows, pool in zip(shapes, weights, hidden, pools, strict=True):
             output, pool, keys, chosen = sharded.decode(
                 shape, w, rows, pool, keys, batch, axes, chosen, backend=layout.dcp_backend, design=design,
-                scale=SCALE, eps=EPS, index_form=form, rotation=rotation, reduce=lambda x: psum(x, axes["attn_tp"]),
+                scale=SCALE, eps=EPS, index_form=form, rotation=rotation,
             )  # fmt: skip
-            outputs.append(output)
+            outputs.append(psum(output, axes["attn_tp"]))
             after.append(pool)
         return tuple(outputs), tuple(after), keys, chosen
 
