@@ -17,11 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from layouts.collectives import AxisNames, psum, reduce_scatter
 from layouts.mesh import Axes
-from layouts.residual.reference import rms_norm
 from layouts.residual.shape import ATTENTION, FFN, OUTPUT, AttentionResidual
-from layouts.residual.sharded import own_rows
 
 
 class Read(NamedTuple):
@@ -56,43 +53,6 @@ def mixture(stream: Stream, read: Read, eps: float) -> Float[Array, "rows hidden
     scores = (entries * weight).sum(axis=-1) * jax.lax.rsqrt(jnp.square(entries).mean(axis=-1) + eps)
     mixed = (jax.nn.softmax(scores, axis=0)[..., None] * entries).sum(axis=0)
     return mixed.astype(stream.sum.dtype)
-
-
-def add_mixed_norm(
-    update: Float[Array, "rows hidden"], stream: Stream, read: Read, weight: Float[Array, " hidden"], eps: float
-) -> tuple[Float[Array, "rows hidden"], Stream]:
-    """`add_norm` with a mixture: the read of the stream with a layer part's output added, normed; and the stream."""
-    stream = stream._replace(sum=stream.sum + update)
-    return rms_norm(mixture(stream, read, eps), weight, eps), stream
-
-
-def add_mixed_norm_replicated(
-    partial: Float[Array, "rows hidden"],
-    stream: Stream,
-    read: Read,
-    weight: Float[Array, " hidden"],
-    eps: float,
-    axes: AxisNames,
-) -> tuple[Float[Array, "rows hidden"], Stream]:
-    """The same where every rank of `axes` has all rows and brings its part of the update."""
-    return add_mixed_norm(psum(partial, axes), stream, read, weight, eps)
-
-
-def add_mixed_norm_scattered(
-    partial: Float[Array, "rows hidden"],
-    stream: Stream,
-    read: Read,
-    weight: Float[Array, " hidden"],
-    eps: float,
-    axes: AxisNames,
-) -> tuple[Float[Array, "own_rows hidden"], Stream]:
-    """The same where rank r of `axes` keeps the r-th run of rows, of the sum and of every block."""
-    return add_mixed_norm(reduce_scatter(partial, axes, 0), stream, read, weight, eps)
-
-
-def own_stream(stream: Stream, axes: AxisNames) -> Stream:
-    """This rank's run of rows of a stream that all ranks of `axes` hold."""
-    return jax.tree.map(lambda x: own_rows(x, axes), stream)
 
 
 def weight_shapes(shape: AttentionResidual) -> dict[str, tuple[int, ...]]:
