@@ -5,11 +5,9 @@ staging buffer holds. Two are alive at a time: the layer at work reads one while
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, UInt8
@@ -18,8 +16,6 @@ from layouts.collectives import all_gather_same
 from layouts.mesh import Axes
 from layouts.shapes import ShapeError
 
-State = TypeVar("State")
-Extra = TypeVar("Extra")
 Weights = tuple[Array, ...]
 
 
@@ -63,34 +59,3 @@ class Packing:
 def gather(shards: Sequence[Array], axes: Axes) -> UInt8[Array, " ranks_bytes"]:
     """A staging buffer with the whole weights of a layer, from every rank's rows: one exchange."""
     return all_gather_same(Packing.of(shards).pack(shards), axes["weight_shard"], 0)
-
-
-def whole(shards: Sequence[Array], axes: Axes) -> Weights:
-    """The whole weights of one layer."""
-    return Packing.of(shards).unpack(gather(shards, axes))
-
-
-def through_layers(
-    layer: Callable[[State, Weights, Extra], State],
-    state: State,
-    shards: Weights,
-    extra: Extra,
-    axes: Axes,
-) -> State:
-    """Run like layers one after another, each with its weights whole, gathered while the layer before it ran.
-
-    `shards` and `extra` (what is not sharded; any pytree) are stacked over layers. The first gather has nothing to hide
-    behind, and there are as many as layers. The state must vary over the mesh axes that the layer makes it vary over.
-    """
-    packing = Packing.of([s[0] for s in shards])
-
-    def step(carry: tuple[State, Array], following: tuple[Weights, Extra]) -> tuple[tuple[State, Array], None]:
-        current, ready = carry
-        next_shards, present = following
-        arriving = gather(next_shards, axes)
-        return (layer(current, packing.unpack(ready), present), arriving), None
-
-    ready = gather([s[0] for s in shards], axes)
-    before_last = jax.tree.map(lambda x: x[:-1], extra)
-    (state, ready), _ = lax.scan(step, (state, ready), (tuple(s[1:] for s in shards), before_last))
-    return layer(state, packing.unpack(ready), jax.tree.map(lambda x: x[-1], extra))

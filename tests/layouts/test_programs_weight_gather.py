@@ -10,11 +10,18 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from hw.compat import COMPILE_TO_RUN_ONCE
+from layouts.audit.traced import step_shapes
+from layouts.decoder.program import Program
+from layouts.decoder.weights import is_shape
+from layouts.generation import Capacity
 from layouts.layout import Layout, ShardedLayers
 from layouts.mesh import axes_of, mesh_of
 from layouts.shapes import ShapeError
-from layouts.weight_gather.sharded import Packing, through_layers, whole
+from layouts.text import parse
+from layouts.weight_gather.sharded import Packing, gather
+from tests.layouts.decoding import golden
 
+CAPACITY = Capacity(1, 48, page=4)
 SHARDED = ShardedLayers(0, 4)
 LAYOUTS = [
     Layout(attn_dp=16, ep=16, weight_shard=8, weight_shard_layers=SHARDED),
@@ -45,7 +52,7 @@ def test_what_arrives_is_the_whole_weight(layout):
     every = PartitionSpec(axes.names)
 
     def body(*shards):
-        return tuple(w[None] for w in whole(shards, axes))
+        return tuple(w[None] for w in Packing.of(shards).unpack(gather(shards, axes)))
 
     program, found = over(layout, body, weights, specs, (every,) * 3)
     assert str(jax.make_jaxpr(program)(*weights)).count("= all_gather") == (layout.weight_shard > 1)
@@ -55,67 +62,33 @@ def test_what_arrives_is_the_whole_weight(layout):
             np.testing.assert_array_equal(np.asarray(copy), expected)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 5])
-def test_layers_run_in_order_each_with_its_own_weights(layers):
-    """x -> tanh(x W + b), weights gathered, biases whole; as many gathers as layers, and the same numbers."""
-    layout = LAYOUTS[0]
-    axes, random = axes_of(layout), np.random.default_rng(1)
-    first, second = (random.normal(size=(layers, 8, 8), scale=0.4).astype(np.float32) for _ in range(2))
-    bias, x = (random.normal(size=shape).astype(np.float32) for shape in ((layers, 8), (16, 3, 8)))
-
-    def layer(state, weights, bias):
-        return jnp.tanh(state @ weights[0].T @ weights[1].T + bias[None, :])
-
-    def body(x, first, second, bias):
-        return through_layers(layer, x[0], (first, second), bias, axes)[None]
-
-    shard = axes.spec(None, "weight_shard")
-    specs = (axes.spec("attn_dp"), shard, shard, axes.spec())
-    program, found = over(layout, body, (x, first, second, bias), specs, axes.spec("attn_dp"))
-    expected = x
-    for w1, w2, b in zip(first, second, bias, strict=True):
-        expected = np.tanh(expected @ w1.T @ w2.T + b)
-    assert np.abs(np.asarray(found) - expected).max() < 2e-5
-    assert gathers(jax.make_jaxpr(program)(x, first, second, bias).jaxpr) == layers
-
-
-def test_a_gather_does_not_wait_for_the_layer_before_it():
-    """In the loop's body the exchange reads the following layer's shards alone: nothing that the layer computes."""
-    layout = LAYOUTS[0]
-    axes = axes_of(layout)
-    weights = (np.zeros((3, 8, 8), np.float32),)
-
-    def body(x, w):
-        return through_layers(lambda state, whole, _: state @ whole[0], x[0], (w,), None, axes)[None]
-
-    specs = (axes.spec("attn_dp"), axes.spec(None, "weight_shard"))
-    program = jax.shard_map(body, mesh=mesh_of(layout), in_specs=specs, out_specs=axes.spec("attn_dp"))
-    (loop,) = [
-        e
-        for e in flat(jax.make_jaxpr(program)(np.zeros((16, 3, 8), np.float32), *weights).jaxpr)
-        if e.primitive.name == "scan"
-    ]
-    inner = loop.params["jaxpr"].jaxpr
-    # a loop's body takes constants (of which there are none here), what is carried, and a layer's shards
-    assert len(inner.invars) == len(inner.outvars) + 1
-    reached = set(inner.invars[:-1])
-    for equation in inner.eqns:
-        if any(v in reached for v in equation.invars if not hasattr(v, "val")):
-            assert not is_gather(equation)
-            reached |= set(equation.outvars)
-    assert any(is_gather(e) for e in inner.eqns)
+def test_a_gather_is_issued_before_the_layer_that_hides_it_and_needs_nothing_of_it():
+    """In a decoder, layer 2's weights are under way when layer 1 begins, and read parameters alone."""
+    model, forms, _, _ = golden("kimi-k3")
+    layout = parse("attn_dp=16,ep=16,weight_shard=8", 16, model)
+    (stage,) = Program.of(model, forms, layout, CAPACITY.room(1), None).stages
+    held = stage.module(
+        jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.bfloat16), stage.weight_shapes(), is_leaf=is_shape)
+    )
+    step = step_shapes(layout, 1, 1, CAPACITY.context)
+    traced = jax.make_jaxpr(stage.body("verify"))(held[1], step.tokens, stage.described_caches(jnp.bfloat16), step)
+    (mapped,) = [e for e in traced.jaxpr.eqns if e.primitive.name == "shard_map"]
+    begun, issued, computed = [], 0, set()
+    for equation in next(inners(mapped)).eqns:
+        if is_gather(equation) and "weight_gather" in str(equation.source_info.name_stack):
+            assert not any(v in computed for v in equation.invars)
+            issued += 1
+        elif equation.params.get("name") == "_layer":
+            begun.append(issued)
+        if equation.params.get("name") == "_layer" or any(
+            v in computed for v in equation.invars if not hasattr(v, "val")
+        ):
+            computed |= set(equation.outvars)
+    assert begun == [1, 2, 3, 4, 4]  # layer 0 is whole, and the last of five has none behind it
 
 
 def is_gather(equation) -> bool:
     return equation.primitive.name.startswith("all_gather")  # its typed forms have other names
-
-
-def flat(jaxpr):
-    """Every equation, those of inner programs included."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in inners(equation):
-            yield from flat(inner)
 
 
 def inners(equation):
@@ -123,16 +96,6 @@ def inners(equation):
         found = getattr(value, "jaxpr", value)
         if hasattr(found, "eqns"):
             yield found
-
-
-def gathers(jaxpr, times=1):
-    """All-gathers that run, a loop's as often as it turns."""
-    count = 0
-    for equation in jaxpr.eqns:
-        count += times * (is_gather(equation))
-        turns = equation.params["length"] if equation.primitive.name == "scan" else 1
-        count += sum(gathers(inner, times * turns) for inner in inners(equation))
-    return count
 
 
 def test_a_message_has_the_bytes_of_its_shards():
