@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from layouts.kda import chunked, reference
+from layouts.kda import chunked
 from layouts.kda import verify as verification
 from layouts.kda.chunked import Writes
 from layouts.kda.reference import Form, State, Weights
@@ -88,18 +88,6 @@ def read(pool: State, slots: Int[Array, " requests"]) -> State:
 def write(pool: State, slots: Int[Array, " requests"], states: State) -> State:
     """The pool with `states` in `slots`, of which only the sink may be named twice."""
     return jax.tree.map(lambda held, new: held.at[slots].set(new.astype(held.dtype)), pool, states)
-
-
-def decode(
-    x: Float[Array, "requests tokens hidden"],
-    pool: State,
-    slots: Int[Array, " requests"],
-    weights: Weights,
-    form: Form,
-) -> tuple[Float[Array, "requests tokens hidden"], State]:
-    """Partial rows of this rank's heads, token by token, and the pool after them."""
-    rows, states = reference.attention(x, read(pool, slots), weights, form)
-    return rows, write(pool, slots, states)
 
 
 def verify(

@@ -203,10 +203,11 @@ LENGTHS, ACCEPTED = (PROMPT_ROWS, 0, PROMPT_ROWS - 2), (WIDTH, 0, 2)
 
 
 def serve(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights, form: Form) -> Any:
-    """Prefill, one decoded token, one verification and its commit, with the bodies of `sharded`."""
+    """Prefill, a verified token and its commit, a verification and its commit, with the bodies of `sharded`."""
     prompt, token, draft = jnp.split(x, [PROMPT_ROWS, PROMPT_ROWS + 1], axis=1)
     first, pool = sharded.prefill(prompt, pool, slots, slots > 0, counts[:, 0], weights, form)
-    second, pool = sharded.decode(token, pool, slots, weights, form)
+    second, ring = sharded.verify(token, pool, slots, weights, form)
+    pool = sharded.commit(pool, slots, ring, jnp.ones_like(slots))
     third, ring = sharded.verify(draft, pool, slots, weights, form)
     return jnp.concatenate([first, second, third], axis=1), sharded.commit(pool, slots, ring, counts[:, 1]), ring
 
