@@ -10,10 +10,8 @@ is that of engines' kernels on an H200, so the ratio says how far the XLA progra
 Expected: errors under 2 %, ratios well above one. Measuring takes about two minutes.
 """
 
-import argparse
 import json
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -23,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import layouts.mla.sharded as sharded
+from experiments.measured import measure_or_show
 from layouts.cache import Batch, KVPool
 from layouts.collectives import psum
 from layouts.layout import Layout
@@ -182,19 +181,5 @@ def show(path: pathlib.Path) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Measure, or show what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", type=pathlib.Path, metavar="FILE", help="run on this machine's GPUs")
-    parser.add_argument("file", nargs="?", type=pathlib.Path, default=RESULTS)
-    options = parser.parse_args()
-    if options.measure is not None:
-        measure(options.measure)
-    elif not options.file.exists():
-        sys.exit(f"error: {options.file} does not exist: measure first, with --measure FILE")
-    else:
-        show(options.file)
-
-
 if __name__ == "__main__":
-    main()
+    measure_or_show(__doc__ or "", RESULTS, measure, show)

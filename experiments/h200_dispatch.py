@@ -12,12 +12,10 @@ each other in float32; times are medians in bfloat16.
 Expected: an error under 1e-5. Not measured yet: no file of results is kept beside it.
 """
 
-import argparse
 import functools
 import json
 import os
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -26,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.measured import measure_or_show
 from layouts.collectives import all_to_all, axis_index, ragged_all_to_all
 from layouts.dense.activation import SwiGLU
 from layouts.layout import Layout
@@ -154,19 +153,5 @@ def show(path: pathlib.Path) -> None:
     Console().print(table, f"largest difference of the two forms in float32: {document['error']:.1e}")
 
 
-def main() -> None:
-    """Measure, or show what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", type=pathlib.Path, metavar="FILE", help="run on this machine's GPUs")
-    parser.add_argument("file", nargs="?", type=pathlib.Path, default=RESULTS)
-    options = parser.parse_args()
-    if options.measure is not None:
-        measure(options.measure)
-    elif not options.file.exists():
-        sys.exit(f"error: {options.file} does not exist: measure first, with --measure FILE")
-    else:
-        show(options.file)
-
-
 if __name__ == "__main__":
-    main()
+    measure_or_show(__doc__ or "", RESULTS, measure, show)
