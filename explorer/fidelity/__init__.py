@@ -1,0 +1,1 @@
+"""Public runs beside predictions: read, counted once, scored."""
