@@ -66,7 +66,7 @@ def load_runs(path: str | os.PathLike[str]) -> Loaded:
     Raises DataFileError, in one line, for a file that is missing, empty, no text, or has other columns.
     """
     path = pathlib.Path(os.path.expanduser(path))
-    table = list(_table(path))
+    table = _table(path)
     header, rows = [cell.strip() for cell in table[0]], table[1:]
     form = _format(path, header)
     source = path.name.removesuffix(".gz").removesuffix(".csv")
@@ -93,9 +93,8 @@ def _read(form: _Format, header: Sequence[str], row: Sequence[str], place: str, 
 def _table(path: pathlib.Path) -> list[list[str]]:
     """The cells of a file, header first, blank lines left out; at least a header and a row."""
     try:
-        rows = [
-            row for row in csv.reader(io.StringIO(_text(path), newline=""), strict=True) if any(map(str.strip, row))
-        ]
+        lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+        rows = [row for row in lines if any(map(str.strip, row))]
     except csv.Error as error:
         raise DataFileError(f"{path}: no CSV table ({error}); give a file with a header line") from None
     if len(rows) < 2:

@@ -11,9 +11,7 @@ def replace_block(path: pathlib.Path, name: str, text: str) -> None:
     try:
         old = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise MeshwrightError(
-            f"{path}: cannot be read ({error.strerror}); run from a checkout of the project"
-        ) from None
+        raise MeshwrightError(f"{path}: cannot be read ({error.strerror}); run from a checkout") from None
     if old.count(start) != 1 or old.count(end) != 1 or old.index(start) > old.index(end):
         raise MeshwrightError(f"{path}: must have {start} and, after it, {end}, each once")
     before, after = old[: old.index(start) + len(start)], old[old.index(end) :]

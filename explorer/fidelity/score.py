@@ -1,7 +1,9 @@
 """Runs held against a predictor: a row for each quantity of each run, and scores by set."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from hw.errors import MeshwrightError
 Predictor = Callable[[Run], Mapping[str, Interval]]
 Progress = Callable[[str, float], None]
 
-ALL = "all"
+ALL: Final = "all"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _rows(run: Run, apart: bool, predict: Predictor) -> Iterator[ScoreRow]:
     predicted: Mapping[str, Interval] = {}
     reason = None
     try:
-        predicted = predict(run)
+        predicted = predict(_blind(run))
     except MeshwrightError as error:
         reason = str(error)
     for quantity, measured in run.measured.items():
@@ -111,7 +113,14 @@ def _rows(run: Run, apart: bool, predict: Predictor) -> Iterator[ScoreRow]:
         sets = (own, ALL) if apart else (own, *(f"{quantity}: {part}" for part in _parts(run)), ALL)
         value = predicted.get(quantity)
         why = reason or _unusable(quantity, value)
-        yield ScoreRow(run.id, own, sets, quantity, run, measured, None if why else value, why)
+        # a file may be called what a chip or a quantity is called: still one row of the set
+        names = tuple(dict.fromkeys(sets))
+        yield ScoreRow(run.id, own, names, quantity, run, measured, None if why else value, why)
+
+
+def _blind(run: Run) -> Run:
+    """The run without what was measured: a predictor sees which quantities are asked for, and no figure."""
+    return replace(run, measured=MappingProxyType(dict.fromkeys(run.measured, float("nan"))))
 
 
 def _parts(run: Run) -> Iterator[str]:

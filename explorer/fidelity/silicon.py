@@ -27,7 +27,7 @@ _DEGREES: Final = MappingProxyType(
 )
 OPTIONAL: Final = (
     *("backend_version", "precision", "gemm_quant_mode", "moe_quant_mode", "kv_quant_mode", "concurrency"),
-    *(prefix + column for prefix in ("", "prefill_", "decode_") for column in _DEGREES.values()),
+    *(p + column for p in ("", "prefill_", "decode_") for column in _DEGREES.values() if p + column not in NEEDED),
 )
 QUANTITIES: Final = ("tpot", "ttft")
 _CONCURRENCY: Final = re.compile(r"\bsilicon_concurrency=([0-9]+)(?![0-9.])")
