@@ -128,8 +128,8 @@ def _parts(run: Run) -> Iterator[str]:
     yield run.source
     if run.layout is None:
         yield run.mode
-        if run.decode is not None and run.decode.batch is not None:
-            yield f"{run.mode} with batch"
+        if any(pool.batch is not None for pool in run.pools):
+            yield from ("batch stated", f"{run.mode}, batch stated")
     yield from (run.engine, run.hardware, run.model)
 
 

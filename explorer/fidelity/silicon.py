@@ -34,10 +34,7 @@ _CONCURRENCY: Final = re.compile(r"\bsilicon_concurrency=([0-9]+)(?![0-9.])")
 
 
 def read_row(cells: Cells, run_id: str, source: str) -> Run:
-    """The run of one row; raises RowError with the column at fault.
-
-    A worker of an aggregated run is one, as the table has no column for more.
-    """
+    """The run of one row; raises RowError with the column at fault."""
     mode = cells.needed("mode")
     if mode not in ("agg", "disagg"):
         raise RowError(f"mode is {mode[:40]!r}, not agg or disagg")
@@ -64,7 +61,7 @@ def read_row(cells: Cells, run_id: str, source: str) -> Run:
         measured=_measured(cells),
     )
     if mode == "agg":
-        return _squared(replace(run, pool=replace(_pool(cells, ""), workers=1)))
+        return _squared(replace(run, pool=_with_workers(_pool(cells, ""), run.concurrency)))
     return replace(run, prefill=_pool(cells, "prefill_"), decode=_pool(cells, "decode_"))
 
 
@@ -93,6 +90,15 @@ def _pool(cells: Cells, prefix: str) -> Pool:
             f"not {prefix}tp_size * {prefix}attention_dp_size = {_width(pool)}"
         )
     return pool
+
+
+def _with_workers(pool: Pool, concurrency: int | None) -> Pool:
+    """The pool of an aggregated run with its workers, for which the table has no column: requests in flight over those
+    of one worker where that is a whole number, one where the table does not say."""
+    if concurrency is None or pool.batch is None:
+        return replace(pool, workers=1)
+    workers, rest = divmod(concurrency, pool.batch * (pool.attention_dp or 1))
+    return replace(pool, workers=1 if rest else workers)
 
 
 def _width(pool: Pool) -> int:

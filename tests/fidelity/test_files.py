@@ -227,3 +227,20 @@ def test_no_cell_crashes(tmp_path: pathlib.Path, changes: dict[str, str]) -> Non
     assert all("\n" not in refusal.reason for refusal in loaded.refused)
     for run in loaded.runs:
         assert all(np.isfinite(value) and value > 0 for value in run.measured.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers"),
+    [
+        ({"batch_size": "16"}, 4),  # 64 requests, 16 on the one rank of a worker
+        ({"tp_size": "4", "attention_dp_size": "2", "batch_size": "16"}, 2),
+        ({"batch_size": "48"}, 1),  # no whole number of workers
+        ({"batch_size": "128"}, 1),
+        ({"batch_size": ""}, 1),
+        ({"batch_size": "16", "silicon_data_source": ""}, 1),
+    ],
+)
+def test_workers_of_an_aggregated_run(tmp_path: pathlib.Path, changes: dict[str, str], workers: int) -> None:
+    run = one(tmp_path, **changes)
+    assert isinstance(run, Run) and run.pool is not None and run.pool.workers == workers
+    assert run.gpus == 8 * workers
