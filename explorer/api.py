@@ -4,6 +4,8 @@ Each takes the options of the command of its name and returns a typed result, wh
 All raise `MeshwrightError` with one line for what cannot be.
 """
 
+import pathlib
+from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from explorer.auditing import Audited, make_audit_request
@@ -18,6 +20,8 @@ from explorer.ledger import Ledger, ledger
 from explorer.planner import Plan
 from explorer.planner import plan as _plan
 from explorer.request import make_request
+from explorer.traces.answer import Traced, answer
+from explorer.traces.reading import read_trace
 
 
 class Options(TypedDict, total=False):
@@ -85,3 +89,15 @@ def audit(model: str, gpus: int, layout: str, **options: Unpack[AuditOptions]) -
     """What the cost model says of a decode step beside what its program does, traced without devices."""
     request = make_audit_request(model, gpus, **options)
     return _audit(request, request.layout(layout))
+
+
+def trace(
+    file: str | pathlib.Path,
+    *,
+    device: int | None = None,
+    layer_patterns: Sequence[str] = (),
+    step_pattern: str | None = None,
+    against: Cost | None = None,
+) -> Traced:
+    """A recorded step taken apart: layers, exposed copies, idle time; beside a prediction if one is given."""
+    return answer(file, read_trace(file), device, tuple(layer_patterns), step_pattern, against)

@@ -29,6 +29,7 @@ class Schema(StrEnum):
     COMPARE = "compare/1"
     AUDIT = "audit/1"
     RUN = "run/1"
+    TRACE = "trace/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:

@@ -14,6 +14,7 @@ from explorer.cli.options import asking
 from explorer.cli.plan import plan
 from explorer.cli.run import run
 from explorer.cli.sensitivity import sensitivity
+from explorer.cli.trace import trace
 
 app = typer.Typer(
     name="meshwright",
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity, audit, run):
+for command in (plan, cost, memory, compare, sensitivity, audit, run, trace):
     app.command()(asking(command))
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)

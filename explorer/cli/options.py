@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import BadParameter, Option
 
+from hw.errors import MeshwrightError
+
 if TYPE_CHECKING:
     from explorer.request import Request
 
@@ -113,16 +115,21 @@ LayoutText = Annotated[
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """A command `(question, **own options)` as a function that typer reads: the question's options, then its own."""
+    """A command `(question, **own options)` as a function that typer reads: the question's options, then its own.
+
+    A command whose question may be None gets None where none of the question's options is given.
+    """
     asked_first, *own = inspect.signature(command).parameters.values()
-    question = typing.get_type_hints(command)[asked_first.name]
+    kind = typing.get_type_hints(command)[asked_first.name]
+    question, *nothing = typing.get_args(kind) or (kind,)
     hints = typing.get_type_hints(question, include_extras=True)
     fields = dataclasses.fields(question)
+    required = [field.name for field in fields if field.default is dataclasses.MISSING]
     shared = [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            default=field.default if field.name not in required else None if nothing else inspect.Parameter.empty,
             annotation=hints[field.name],
         )
         for field in fields
@@ -130,7 +137,11 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(**options: Any) -> None:
         asked = {field.name: options.pop(field.name) for field in fields}
-        command(question(**asked), **options)
+        missing = [name for name in required if asked[name] is None]
+        said = [field.name for field in fields if field.name not in missing and asked[field.name] != field.default]
+        if said and missing:
+            raise MeshwrightError(f"--{missing[0]} is missing: --{said[0]} asks for a prediction, which needs it")
+        command(question(**asked) if said else None, **options)
 
     parameters = [*shared, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
     run.__name__, run.__doc__ = command.__name__, command.__doc__

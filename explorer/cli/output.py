@@ -21,7 +21,7 @@ _PIPE_WIDTH: Final = 120  # columns of a table that no terminal bounds
 
 
 class OutputError(MeshwrightError):
-    """A folder that pictures cannot be written to."""
+    """A folder or file that cannot be written to."""
 
 
 def stdout_console() -> Console:
@@ -70,16 +70,31 @@ def plot_folder(path: str | None) -> pathlib.Path | None:
     if path is None:
         return None
     folder = pathlib.Path(os.path.expanduser(path))
+    _make_writable(folder, f"plot {path!r}")
+    return folder
+
+
+def trace_file(path: str | None) -> pathlib.Path | None:
+    """The file for a trace, its folder made if absent and known to be writable before any work is done."""
+    if path is None:
+        return None
+    file = pathlib.Path(os.path.expanduser(path))
+    if not file.name.endswith((".json", ".json.gz")):
+        raise OutputError(f"trace {path!r} is no name of a trace: let it end in .json or .json.gz")
+    _make_writable(file.parent, f"trace {path!r}")
+    if file.is_dir():
+        raise OutputError(f"trace {path!r} is a folder: give the name of a file in it")
+    return file
+
+
+def _make_writable(folder: pathlib.Path, option: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(
-            f"plot {path!r}: cannot write there ({reason}); give a folder that you may write to"
-        ) from None
-    return folder
+        raise OutputError(f"{option}: cannot write there ({reason}); give a folder that you may write to") from None
 
 
 def save_pictures(document: Document, folder: pathlib.Path | None) -> None:

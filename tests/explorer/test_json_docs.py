@@ -12,17 +12,25 @@ import pytest
 
 from explorer.auditing import audit, make_audit_request
 from explorer.comparison import compare
-from explorer.costing import cost
+from explorer.costing import cost, cost_of
 from explorer.elasticity import sensitivity
 from explorer.ledger import ledger
 from explorer.planner import plan
+from explorer.priced import priced
 from explorer.request import Request, make_request
 from explorer.running import make_run_request, run
+from explorer.traces.answer import answer
+from explorer.traces.export import predicted_trace
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "json.md"
 COMMON = "every document"
 SOMETIMES = {"reason", "remedy"}  # only of a layout that does not fit
-WITHOUT = {"audit/1": {"objective"}, "run/1": {"objective", "precision"}}  # a common key that a document lacks
+# common keys that a document lacks
+WITHOUT = {
+    "audit/1": {"objective"},
+    "run/1": {"objective", "precision"},
+    "trace/1": {"objective", "precision"},
+}
 PLAIN_LISTS = {"step_seconds_range", "notes", "differences", "left_out"}  # of numbers or sentences
 DP2, DP16 = "attn_dp=2,dcp=8,ep=16", "attn_dp=16,ep=16"
 Document = dict[str, Any]
@@ -62,6 +70,13 @@ def _run() -> Document:
         return run(request, check=True).document()
 
 
+def _trace() -> Document:
+    """Of a prediction, beside itself."""
+    request = _request()
+    found = priced(request, request.layout(DP16))
+    return answer("step.json", predicted_trace(found), predicted=cost_of(found)).document()
+
+
 MAKE: dict[str, Callable[[], Document]] = {
     "plan/1": _plan,
     "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
@@ -70,6 +85,7 @@ MAKE: dict[str, Callable[[], Document]] = {
     "compare/1": _compare,
     "audit/1": _audit,
     "run/1": _run,
+    "trace/1": _trace,
 }
 
 
