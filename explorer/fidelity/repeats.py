@@ -1,6 +1,5 @@
 """What the table says more than once: rows copied, runs restated, inputs measured again; and how far those agree."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -73,9 +72,9 @@ def ambiguous(runs: Sequence[Run]) -> tuple[bool, ...]:
 
 def noise_floor(runs: Iterable[Run]) -> Mapping[str, Noise]:
     """By quantity, how far repeated measurements of equal inputs lie apart; absent where nothing was repeated."""
-    repeated = [group for group in groups(runs) if len(group) > 1]
-    quantities = Counter(quantity for group in repeated for run in group for quantity in run.measured)
-    floors = {name: _noise([_values(group, name) for group in repeated]) for name in quantities}
+    alike = groups(runs)
+    quantities = dict.fromkeys(quantity for group in alike for run in group for quantity in run.measured)
+    floors = {name: _noise([_values(group, name) for group in alike]) for name in quantities}
     return MappingProxyType({name: floor for name, floor in floors.items() if floor.groups})
 
 

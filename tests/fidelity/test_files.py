@@ -32,6 +32,17 @@ def test_an_aggregated_row(tmp_path: pathlib.Path) -> None:
     assert dict(run.measured) == {"tpot": pytest.approx(0.0125), "ttft": pytest.approx(0.25)}
 
 
+def test_every_degree_takes_gpus(tmp_path: pathlib.Path) -> None:
+    run = one(tmp_path, tp_size="2", pp_size="3", attention_dp_size="4")
+    assert isinstance(run, Run) and run.gpus == 24
+
+
+def test_a_format_of_its_own_counts_before_the_one_over_all(tmp_path: pathlib.Path) -> None:
+    own, overall = one(tmp_path, precision="fp4"), one(tmp_path, precision="fp4", gemm_quant_mode="", moe_quant_mode="")
+    assert isinstance(own, Run) and isinstance(overall, Run)
+    assert (own.gemm, own.moe, overall.gemm, overall.moe) == ("fp8", "fp8_block", "fp4", "fp4")
+
+
 def test_a_disaggregated_row(tmp_path: pathlib.Path) -> None:
     (run,) = load_runs(write(tmp_path / "runs.csv", SILICON_COLUMNS, DISAGG)).runs
     assert run.pool is None
@@ -128,6 +139,7 @@ def test_a_bad_point_is_refused(tmp_path: pathlib.Path, changes: dict[str, str],
         ),
         # the same on a chip whose domain holds 64 GPUs, and 4 x 2 on 8: as they are
         ({"tp_size": "64", "moe_ep_size": "8", "system": "gb200"}, Pool(1, 64, 1, 1, 8, 8, 64), None),
+        ({"tp_size": "32", "moe_ep_size": "4"}, Pool(1, 32, 1, 1, 8, 4, 64), None),
         ({"moe_tp_size": "4", "moe_ep_size": "2"}, Pool(1, 8, 1, 1, 4, 2, 64), None),
         ({"tp_size": "4", "moe_tp_size": "2", "moe_ep_size": "2"}, Pool(1, 4, 1, 1, 2, 2, 64), None),
     ],

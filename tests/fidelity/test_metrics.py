@@ -74,6 +74,12 @@ def test_ranking_equals_all_pairs(rows: list[tuple[float, ...]]) -> None:
     assert share is None if not pairs else share == pytest.approx(points / pairs)
 
 
+@pytest.mark.parametrize(("other", "pairs"), [(1.0305, 1), (1.0295, 0)])
+def test_the_gap_is_of_the_smaller(other: float, pairs: int) -> None:
+    measured = np.array([other, 1.0])
+    assert ranking(measured, measured, np.zeros(2, int), np.arange(2)) == (1 if pairs else None, pairs)
+
+
 def test_ranking_by_hand() -> None:
     """Of 1.0, 1.02, 2.0 in one setting the first two are too near; the third is ranked right once, tied once."""
     measured, predicted = np.array([1.0, 1.02, 2.0, 9.0]), np.array([5.0, 6.0, 6.0, 1.0])

@@ -36,6 +36,11 @@ def test_of_a_restated_run_the_fullest_row_is_kept() -> None:
         assert (found.runs, found.repeated, found.restated) == ((full,), 0, 2)
 
 
+def test_of_rows_that_say_as_much_the_first_is_kept() -> None:
+    rows = [run(1, pool=Pool(1, 8, 1)), run(1, pool=Pool(1, 8, 2))]
+    assert distinct(rows).runs == (rows[0],)
+
+
 @pytest.mark.parametrize("changes", [{"concurrency": 9}, {"hardware": "x"}, {"engine": "x"}, {"input_tokens": 9}])
 def test_equal_figures_of_another_load_are_another_run(changes: dict[str, Any]) -> None:
     assert len(distinct([run(1), run(1, **changes)]).runs) == 2
@@ -69,6 +74,17 @@ def test_noise_floor_by_hand() -> None:
     assert tpot.p90 == pytest.approx(0.5)
     assert (floor["ttft"].groups, floor["ttft"].p90, floor["ttft"].factor) == (1, 0, 1)
     assert noise_floor([run(1), run(1, concurrency=3)]) == {}
+
+
+def test_a_quantity_measured_once_in_a_group_counts_nowhere() -> None:
+    floor = noise_floor([run(1, 5), run(1, None), run(2, 7, concurrency=9), run(2, 9, concurrency=9)])
+    assert (floor["ttft"].groups, floor["ttft"].runs) == (1, 2)
+
+
+def test_the_90th_percentile_is_between_the_order_statistics() -> None:
+    """Ten at the median, nine 0.1 to 0.9 off it: place 0.9 * 18 = 16.2, between 0.7 and 0.8."""
+    floor = noise_floor([run(1, None)] * 10 + [run(1 + k / 10, None) for k in range(1, 10)])
+    assert floor["tpot"].p90 == pytest.approx(0.72)
 
 
 @settings(max_examples=60, deadline=None)
