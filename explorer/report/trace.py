@@ -58,7 +58,7 @@ def time_table(document: Document) -> Sheet:
 def kinds_table(document: Document) -> Sheet:
     """Each kind of layer: its wall time, the main stream's work in it, and the gathers for it."""
     head = ("layer kind", "layers", "wall ms", "main ms", "kernel sum ms", "gather ms", "exposed ms")
-    drawn = Sheet(f"Time by kind of layer (by {document['layers_found_by']})", *head, left=("layer kind",))
+    drawn = Sheet(f"Time by kind of layer (by {document['layers_found_by']})", *head, wraps=("layer kind",))
     parts = ("wall_seconds", "main_seconds", "kernel_seconds", "gather_seconds", "exposed_seconds")
     for kind in document["layer_kinds"]:
         drawn.add(kind["layer_kind"], str(kind["count"]), *(ms(kind[part]) for part in parts))
@@ -70,7 +70,7 @@ def kinds_table(document: Document) -> Sheet:
 
 def streams_table(document: Document) -> Sheet:
     """Each stream that ran something."""
-    drawn = Sheet("Streams", "stream", "events", "busy ms", "% of step", left=("stream",))
+    drawn = Sheet("Streams", "stream", "events", "busy ms", "% of step", wraps=("stream",))
     for stream in document["streams"]:
         name = stream["stream"] + (" (main)" if stream["main"] else "")
         busy = stream["busy_seconds"]
@@ -81,7 +81,7 @@ def streams_table(document: Document) -> Sheet:
 def copies_table(document: Document) -> Sheet:
     """Copies from other GPUs, by the shape of their groups."""
     head = ("for", "groups", "copies each", "MB", "us", "GB/s", "GB/s of a copy", "exposed ms")
-    drawn = Sheet("Groups of copies between GPUs (medians)", *head, left=("for",))
+    drawn = Sheet("Groups of copies between GPUs (medians)", *head, wraps=("for",))
     for group in document["copy_groups"]:
         drawn.add(
             group["layer_kind"] or NOTHING, str(group["count"]), str(group["copies"]), _scaled(group["bytes"], 1e6),
@@ -108,7 +108,9 @@ def lineup_table(document: Document) -> Sheet:
     """Measured beside predicted."""
     asked = document["request"]["against"]
     title = f"Beside the prediction: {asked['model']}, {asked['gpus']} x {asked['hardware']}, {document['layout_text']}"
-    drawn = Sheet(title, "part", "quantity", "measured ms", "predicted ms", "ratio", left=("part", "quantity"))
+    drawn = Sheet(
+        title, "part", "quantity", "measured ms", "predicted ms", "ratio", left=("quantity",), wraps=("part",)
+    )
     before = None
     for line in document["lineup"]:
         if before is not None and line["part"] != before:

@@ -8,8 +8,8 @@ from jaxtyping import Bool
 from explorer.traces.copies import Groups, find_groups, only_copies
 from explorer.traces.events import KINDS, Events, Kind, Trace
 from explorer.traces.intervals import covered, overlap
-from explorer.traces.layers import Layers, find_layers, main_stream, parse_pattern
-from explorer.traces.steps import Step, chosen_step
+from explorer.traces.layers import Layers, find_layers, parse_pattern
+from explorer.traces.steps import Step, chosen_step, main_stream
 
 OUTSIDE = "outside of layers"
 _NS = 1e-9

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from explorer.traces.events import Annotation, Events, Kind, TraceError, shown
-from explorer.traces.intervals import covered
-from explorer.traces.steps import Step, compiled
+from explorer.traces.events import Annotation, Events, TraceError, shown
+from explorer.traces.steps import Step, compiled, main_stream
 
 BEFORE: Final = "before the first layer"
 _LAYER: Final = re.compile(r"(layer|block)s?[\W_]*\d+$", re.IGNORECASE)
@@ -45,17 +44,6 @@ def parse_pattern(text: str) -> Pattern:
     name, equals, rest = text.partition("=")
     named = equals and not name.endswith(("(?", "(?<"))  # looking ahead and behind have an equals sign of their own
     return Pattern(name.strip() if named else text, compiled("layer-pattern", rest if named else text))
-
-
-def main_stream(events: Events) -> int | None:
-    """The stream with most kernel time; None where only copies run."""
-    works = events.of(Kind.KERNEL, Kind.COMMUNICATION)
-    busy = [covered(events.start[on], events.end[on]) for on in _each_stream(events, works)]
-    return int(np.argmax(busy)) if any(busy) else None
-
-
-def _each_stream(events: Events, chosen: Bool[np.ndarray, " events"]) -> list[Bool[np.ndarray, " events"]]:
-    return [chosen & (events.stream == stream) for stream in range(len(events.streams))]
 
 
 def find_layers(step: Step, patterns: Sequence[Pattern]) -> Layers:

@@ -65,7 +65,10 @@ OTHERS: Final = (
     {"ph": "X", "cat": "user_annotation", "name": "decode", "pid": 9, "tid": 9, "ts": 990, "dur": 500},
     annotation("ProfilerStep#2", 200, 320),
     kernel("gemm", 210, 320),
-    annotation("ProfilerStep#3", 400, 401),  # in which nothing runs
+    annotation("ProfilerStep#3", 400, 401),  # a turn without work
+    kernel("gemm", 400, 401),
+    annotation("pause", 500, 600),
+    annotation("ProfilerStep#1", 10, 70) | {"tid": 20},  # what of the first step the other stream runs
     kernel("gemm", 0, 30, device=1),
 )
 ALL: Final = (*STEP, *OTHERS)

@@ -189,7 +189,7 @@ def test_parts_sum_to_the_step(tmp_path: pathlib.Path):
         ({"layer_patterns": ("x=(",)}, "no regular expression"),
         ({"step_pattern": "["}, "no regular expression"),
         ({"step_pattern": "prefill"}, "matches no annotation"),
-        ({"step_pattern": "#3"}, "matches no annotation with GPU events"),
+        ({"step_pattern": "pause"}, "matches no annotation with GPU events"),
     ],
 )
 def test_what_a_trace_lacks_is_said(trace: Trace, options: dict, says: str):
