@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from explorer.fidelity.document import document
+from explorer.fidelity.drawing import markdown
 from explorer.fidelity.files import Loaded, Refusal
 from explorer.fidelity.runs import Interval, Pool, Run
 from explorer.fidelity.score import SetScore, score
@@ -60,6 +61,14 @@ def test_ambiguous_runs_are_scored_apart() -> None:
         "all": 6,
     }
     assert found["tpot: e"].n == 1
+    assert list(found)[:5] == ["tpot", "ttft", "tpot ambiguous", "ttft ambiguous", "all"]
+
+
+def test_noise_with_and_without_ambiguous_groups() -> None:
+    runs = [run("a", 1, 1), run("b", 2, 3), run("c", 1, 1, concurrency=9), run("d", 1.02, 1, concurrency=9)]
+    board = score(Loaded(tuple(runs)), a_second)
+    assert (board.noise["tpot"].groups, board.quiet_noise["tpot"].groups, board.ambiguous) == (2, 1, 2)
+    assert board.quiet_noise["tpot"].factor == pytest.approx(1.02)
 
 
 def test_what_is_refused_is_counted_with_its_reason() -> None:
@@ -67,7 +76,7 @@ def test_what_is_refused_is_counted_with_its_reason() -> None:
         if asked.concurrency == 8:
             raise MeshwrightError("no batch")
         if asked.concurrency == 10:
-            return {"tpot": Interval(math.nan, 1, 1), "ttft": Interval(1.0, 2.0, 1.0)}
+            return {"tpot": Interval(1, 1, math.inf), "ttft": Interval(1.0, 2.0, 1.0)}
         return {"tpot": Interval(1, 1, 1)}
 
     runs = [run("a", 1, 1), run("b", 1, 1, concurrency=9), run("c", 1, 1, concurrency=10)]
@@ -83,7 +92,7 @@ def test_what_is_refused_is_counted_with_its_reason() -> None:
         ("a", "ttft"): "no batch",
         ("b", "tpot"): None,
         ("b", "ttft"): "ttft is not predicted for this run",
-        ("c", "tpot"): "the prediction of tpot is nan in 1 to 1, which is no range",
+        ("c", "tpot"): "the prediction of tpot is 1 in 1 to inf, which is no range",
         ("c", "ttft"): "the prediction of ttft is 1 in 2 to 1, which is no range",
     }
 
@@ -182,3 +191,16 @@ def test_the_document_is_json_and_says_everything() -> None:
         "ranking": None,
         "pairs": 0,
     }
+
+
+def test_rare_reasons_are_summed_up() -> None:
+    """14 reasons, one of which holds for two rows: twelve are listed, the other two are counted."""
+
+    def predict(asked: Run) -> Mapping[str, Interval]:
+        raise MeshwrightError(f"reason {min(asked.concurrency or 0, 14)}")
+
+    runs = [replace(run(str(n), 1, 1, concurrency=n), measured={"tpot": 1.0}) for n in range(1, 16)]
+    text = markdown(document(score(Loaded(tuple(runs)), predict)))
+    assert "| 2 | reason 14 |" in text
+    assert "| 2 | 2 other reasons (see --json) |" in text
+    assert sum(line.startswith("| 1 | reason") for line in text.splitlines()) == 11
