@@ -81,7 +81,7 @@ class CopyGroups:
 
 @dataclass(frozen=True)
 class OpTime:
-    """All events of one name."""
+    """All events of one name, whatever number is at its end."""
 
     name: str
     kind: Kind
@@ -219,13 +219,12 @@ def _copies(groups: Groups) -> tuple[CopyGroups, ...]:
 
 
 def _ops(e: Events) -> tuple[OpTime, ...]:
-    """By name and kind: the same name may be a copy within a GPU or between two."""
-    pairs, which, counts = np.unique(
-        np.stack([e.name, e.kind], axis=1), axis=0, return_inverse=True, return_counts=True
-    )
+    """By stem and kind: the same name may be a copy within a GPU or between two."""
+    stems, stem = e.stems
+    pairs, which, counts = np.unique(np.stack([stem, e.kind], axis=1), axis=0, return_inverse=True, return_counts=True)
     total = np.bincount(which.ravel(), e.span, len(pairs)) * _NS
     rows = [
-        OpTime(e.names[name], KINDS[kind], int(count), float(spent / count), float(spent))
+        OpTime(stems[name], KINDS[kind], int(count), float(spent / count), float(spent))
         for (name, kind), count, spent in zip(pairs, counts, total, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: -row.seconds_total))

@@ -37,6 +37,7 @@ _EXCHANGES: Final = re.compile(
     re.IGNORECASE,
 )
 _PEER: Final = re.compile(r"PtoP|P2P|Peer", re.IGNORECASE)
+_NUMBERED: Final = re.compile(r"([._]\d+)+$")
 _COPIES: Final = re.compile(r"memcpy", re.IGNORECASE)  # NCCL's copy of a rank's own slice is a kernel of that name
 
 
@@ -69,6 +70,13 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def stems(self) -> tuple[tuple[str, ...], Int[np.ndarray, " events"]]:
+        """Names without the numbers that a compiler gives to each of its like (`loop_fusion.12`), and each event's."""
+        stems = [_NUMBERED.sub("", name) or name for name in self.names]
+        distinct = {stem: number for number, stem in enumerate(dict.fromkeys(stems))}
+        return tuple(distinct), np.array([distinct[stem] for stem in stems], np.int64)[self.name]
 
     @property
     def span(self) -> Int[np.ndarray, " events"]:

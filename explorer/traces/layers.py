@@ -92,14 +92,15 @@ def _by_repetition(main: Events) -> Layers:
     """The shortest sequence of kernels that explains nearly as many of them as any does, where it comes again and
     again."""
     nothing = Layers((), *np.zeros((3, 0), np.int64), found_by="nothing")
-    explained = [_runs(main.name, period) for period in range(1, min(_LONGEST, len(main) // _REPEATS) + 1)]
+    stems, stem = main.stems
+    explained = [_runs(stem, period) for period in range(1, min(_LONGEST, len(main) // _REPEATS) + 1)]
     lengths = np.array([int(length.sum()) for _, length in explained], np.int64)
     if not lengths.any():
         return nothing
     period = int(np.argmax(lengths >= _NEAR * lengths.max())) + 1
     first, length = explained[period - 1]
     at = np.concatenate([np.arange(a, b, period) for a, b in zip(first, first + length - period + 1, strict=True)])
-    kind = f"{period} kernels from {main.names[main.name[at[0]]]}"
+    kind = f"{period} kernels from {stems[stem[at[0]]]}"
     return Layers((kind,), np.zeros_like(at), main.start[at], main.end[at + period - 1], "repetition")
 
 

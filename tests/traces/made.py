@@ -33,10 +33,10 @@ def peer(start: float, end: float, size: int, source: int) -> Event:
     return found
 
 
-def annotation(name: str, start: float, end: float) -> Event:
-    found = event("gpu_user_annotation", name, 7, start, end)
-    del found["args"]
-    return found
+def annotation(name: str, start: float, end: float, stream: int = 7, layer_kind: str | None = None) -> Event:
+    """torch's have no arguments; ours may say the kind of layer."""
+    found = event("gpu_user_annotation", name, stream, start, end) | {"args": {}}
+    return found if layer_kind is None else found | {"args": {"stream": stream, "layer_kind": layer_kind}}
 
 
 STEP: Final = (
@@ -47,7 +47,8 @@ STEP: Final = (
     kernel(GATHER, 25, 35),
     kernel("gemm", 35, 40),
     annotation("mla_layer_1", 50, 90),
-    annotation("sub_block_3", 52, 60),  # inside the layer
+    annotation("sub_block_3", 50, 60),  # inside the layer, as the next
+    annotation("sub_block_4", 62, 64),
     kernel("rms", 50, 55),
     kernel("void attn_mla<80>", 55, 75),
     kernel(GATHER, 75, 85),

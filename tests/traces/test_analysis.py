@@ -9,7 +9,7 @@ import pytest
 from explorer.traces.analysis import Analysis, analyse
 from explorer.traces.events import Kind, Trace, TraceError
 from explorer.traces.reading import read_trace
-from tests.traces.made import ALL, GATHER, PEER, STEP, kernel, peer, written
+from tests.traces.made import ALL, GATHER, PEER, STEP, annotation, kernel, peer, written
 
 US = 1e-6
 
@@ -99,6 +99,15 @@ def test_layers_by_patterns_begin_with_their_first_kernel(trace: Trace):
     assert mains == pytest.approx({"KDA + MoE": 40 * US, "attn_mla": 35 * US, "before the first layer": 5 * US})
 
 
+def test_the_first_pattern_that_matches_counts(trace: Trace):
+    found = analyse(trace, layer_patterns=("special=attn_kda", "any=attn"))
+    assert {k.layer_kind: k.count for k in found.layer_kinds if k.count} == {
+        "special": 1,
+        "any": 1,
+        "before the first layer": 1,
+    }
+
+
 def test_a_pattern_may_look_ahead(trace: Trace):
     found = analyse(trace, layer_patterns=("(?=void attn)void",))
     assert {kind.layer_kind: kind.count for kind in found.layer_kinds}["(?=void attn)void"] == 2
@@ -122,13 +131,28 @@ def test_layers_of_two_kinds_in_turn_repeat_together(tmp_path: pathlib.Path):
     ]
 
 
-def test_nothing_repeats(tmp_path: pathlib.Path):
-    found = of(tmp_path, *(kernel(name, i, i + 1) for i, name in enumerate("abcdabx")))
+def test_numbers_that_a_compiler_appends_do_not_hide_a_layer(tmp_path: pathlib.Path):
+    names = ["start_7", *(f"{name}{i}" for i in range(4) for name in ("norm_", "dot.3.", "all-reduce."))]
+    found = of(tmp_path, *(kernel(name, i, i + 1) for i, name in enumerate(names)))
+    assert next((k.layer_kind, k.count) for k in found.layer_kinds) == ("3 kernels from norm", 4)
+    assert {op.name: op.count for op in found.ops} == {"start": 1, "norm": 4, "dot": 4, "all-reduce": 4}
+
+
+def test_layers_and_not_steps_are_what_repeats(tmp_path: pathlib.Path):
+    """Four steps that nothing marks: their period explains all kernels, that of their layers nearly as many."""
+    names = ["embed", *["norm", "attn", "gemm"] * 10, "logits"] * 4
+    found = of(tmp_path, *(kernel(name, i, i + 1) for i, name in enumerate(names)))
+    assert next((k.layer_kind, k.count) for k in found.layer_kinds) == ("3 kernels from norm", 40)
+
+
+@pytest.mark.parametrize("names", ["abcdabx", "xabcabcy"])
+def test_nothing_repeats_often_enough(names: str, tmp_path: pathlib.Path):
+    found = of(tmp_path, *(kernel(name, i, i + 1) for i, name in enumerate(names)))
     assert [kind.layer_kind for kind in found.layer_kinds] == ["outside of layers"]
-    assert found.layer_kinds[0].main_seconds == pytest.approx(7 * US)
+    assert found.layer_kinds[0].main_seconds == pytest.approx(len(names) * US)
 
 
-@pytest.mark.parametrize(("gap", "groups"), [(9, 1), (11, 2)])
+@pytest.mark.parametrize(("gap", "groups"), [(10, 1), (11, 2)])
 def test_a_gap_ends_a_group_of_copies(tmp_path: pathlib.Path, gap: int, groups: int):
     found = of(tmp_path, kernel("gemm", 0, 90), peer(0, 10, 5, 1), peer(10 + gap, 20 + gap, 5, 2))
     assert sum(group.count for group in found.copy_groups) == groups
@@ -138,10 +162,43 @@ def test_a_local_copy_begins_the_next_group(tmp_path: pathlib.Path):
     """Two gathers without a gap, as where the main stream waits for each: a local copy and two copies, twice."""
     one = (kernel("memcpy128", 0, 1, 20), peer(1, 2, 5, 1), peer(2, 3, 5, 2))
     two = (kernel("memcpy128", 3, 4, 20), peer(4, 5, 5, 1), peer(5, 6, 5, 2))
-    (found,) = of(tmp_path, kernel("gemm", 9, 30), *one, *two).copy_groups
+    whole = of(tmp_path, kernel("gemm", 9, 30), *one, *two)
+    assert whole.time.peer_copies_only_seconds == pytest.approx(4 * US)
+    assert whole.time.exposed_copies_seconds == pytest.approx(6 * US)  # the local copies too
+    (found,) = whole.copy_groups
     assert (found.count, found.copies, found.bytes) == (2, 2, 10)
     assert found.seconds == pytest.approx(3 * US)
     assert found.exposed_seconds == pytest.approx(6 * US)
+
+
+def test_an_annotation_of_their_stream_begins_the_next_group_and_owns_it(tmp_path: pathlib.Path):
+    """No gap and no local copy tells the two gathers apart, and the first began before the step."""
+    marks = [annotation(f"gather {kind}", start, start + 12, 20, kind) for start, kind in ((-4, "A"), (8, "B"))]
+    copies = [peer(-4, 7, 5, 1), kernel("memcpy128", 7, 8, 20), peer(8, 14, 5, 1), peer(14, 20, 5, 2)]
+    found = of(tmp_path, annotation("step", 0, 40), kernel("gemm", 22, 40), *marks, *copies)
+    assert [(g.layer_kind, g.copies) for g in found.copy_groups] == [("B", 2), ("A", 1)]
+    assert [g.seconds for g in found.copy_groups] == pytest.approx([12 * US, 7 * US])
+
+
+def test_a_gather_is_for_the_layer_that_starts_with_its_end(tmp_path: pathlib.Path):
+    layers = [annotation("layer 0", 0, 10), annotation("mla layer 1", 20, 30), annotation("late layer 2", 30, 40)]
+    kernels = [kernel("gemm", start, start + 10) for start in (0, 20, 30)]
+    (group,) = of(tmp_path, *layers, *kernels, peer(0, 20, 5, 1)).copy_groups
+    assert group.layer_kind == "mla layer"
+
+
+def test_what_starts_with_the_end_of_a_layer_is_not_in_it(tmp_path: pathlib.Path):
+    found = of(tmp_path, annotation("layer 0", 0, 10), kernel("gemm", 0, 10), kernel("late", 10, 13, 9))
+    assert [(k.layer_kind, k.kernel_seconds) for k in found.layer_kinds] == [
+        ("layer", pytest.approx(10 * US)),
+        ("outside of layers", pytest.approx(3 * US)),
+    ]
+
+
+def test_copies_do_not_make_a_main_stream(tmp_path: pathlib.Path):
+    found = of(tmp_path, kernel("gemm", 0, 5), peer(0, 50, 5, 1))
+    assert [(stream.stream, stream.main) for stream in found.streams] == [("7", True), ("20", False)]
+    assert found.main_seconds == pytest.approx(5 * US)
 
 
 def test_a_copy_of_unknown_size_has_no_bandwidth(tmp_path: pathlib.Path):
@@ -156,6 +213,7 @@ def test_events_are_cut_off_at_the_ends_of_the_step(tmp_path: pathlib.Path):
     found = of(tmp_path, *STEP, *crossing)
     assert found.step_seconds == pytest.approx(100 * US)
     assert found.time.idle_seconds == pytest.approx((14 - 5) * US)
+    assert {op.name: op.seconds_total for op in found.ops}["gemm"] == pytest.approx((5 + 5 + 2) * US)
 
 
 def test_another_gpu(trace: Trace):

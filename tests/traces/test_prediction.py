@@ -15,6 +15,7 @@ from explorer.request import make_request
 from explorer.traces.answer import Traced, answer
 from explorer.traces.chrome import write_chrome
 from explorer.traces.export import predicted_document, predicted_trace
+from explorer.traces.lineup import line_up
 from explorer.traces.reading import read_trace
 from hw.errors import MeshwrightError
 from layouts.op import Stream
@@ -85,6 +86,17 @@ def test_every_line_agrees(traced: Traced):
     assert len(traced.lineup or ()) > 20
     for line in traced.lineup or ():
         assert line.measured == pytest.approx(line.predicted, abs=2e-7), line
+
+
+def test_beside_another_prediction(traced: Traced, cost: Cost, found: Priced):
+    request = found.request
+    other = cost_of(priced(request, request.layout("attn_dp=2,dcp=8,ep=16"), found.tables))
+    lines = {(line.part, line.quantity): line for line in line_up(traced.analysis, other)}
+    length = lines["step", "length"]
+    assert (length.measured, length.predicted) == (traced.analysis.step_seconds, other.step_seconds)
+    assert length.ratio == pytest.approx(cost.step_seconds / other.step_seconds, rel=1e-6)
+    gathers = lines["draft GQA window + dense", "gathers"]  # which DP2 does not shard
+    assert gathers.measured and gathers.predicted == 0 and gathers.ratio is None
 
 
 def test_gathers_have_the_bytes_of_their_weights(traced: Traced):

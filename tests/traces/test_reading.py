@@ -108,11 +108,17 @@ def test_times_since_1970_keep_their_nanoseconds(tmp_path: pathlib.Path):
 def test_an_event_has_what_the_profiler_said(tmp_path: pathlib.Path):
     memset = kernel("Memset (Device)", 5, 6) | {"cat": "gpu_memset"}
     inside = kernel("Memcpy DtoD (Device -> Device)", 7, 8, bytes=64) | {"cat": "gpu_memcpy"}
-    events = read_trace(written(tmp_path / "a.json", (peer(1, 3, 4096, 5), memset, inside))).events
-    assert [KINDS[kind] for kind in events.kind] == [Kind.PEER_COPY, Kind.MEMSET, Kind.LOCAL_COPY]
-    assert [events.streams[stream] for stream in events.stream] == ["20", "7", "7"]
-    np.testing.assert_array_equal(events.bytes, [4096, np.nan, 64])
-    assert events.device.tolist() == [0, 0, 0]
+    between = peer(9, 10, 32, 3) | {"name": inside["name"], "pid": 0}
+    between["args"]["inDevice"] = 2
+    other = kernel("gemm", 11, 12, device=1) | {"pid": 0}
+    numbered = kernel("gemm", 13, 14) | {"pid": 3, "args": {"stream": 7}}
+    made = (peer(1, 3, 4096, 5), memset, inside, between, other, numbered)
+    events = read_trace(written(tmp_path / "a.json", made)).events
+    kinds = [Kind.PEER_COPY, Kind.MEMSET, Kind.LOCAL_COPY, Kind.PEER_COPY, Kind.KERNEL, Kind.KERNEL]
+    assert [KINDS[kind] for kind in events.kind] == kinds
+    assert [events.streams[stream] for stream in events.stream] == ["20", "7", "7", "20", "7", "7"]
+    np.testing.assert_array_equal(events.bytes, [4096, np.nan, 64, 32, np.nan, np.nan])
+    assert events.device.tolist() == [0, 0, 0, 2, 1, 3]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from jax.profiler import ProfileData
 
 from explorer.traces.analysis import analyse
-from explorer.traces.events import KINDS, Kind, Trace
+from explorer.traces.events import KINDS, Kind, Recorder, Trace
 from explorer.traces.reading import read_trace
+from explorer.traces.xplane import _innermost
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,14 @@ def test_steps_of_a_run_on_the_cpu(recorded: pathlib.Path):
     assert 0 < found.time.union_seconds < found.step_seconds
     assert found.time.union_seconds + found.time.idle_seconds == pytest.approx(found.step_seconds)
     assert found.on_host
+
+
+def test_a_loop_that_begins_with_its_first_op_is_left_out():
+    recorder = Recorder()
+    for name, start, end in (("dot", 0, 4), ("while", 0, 10), ("sine", 4, 10), ("sort", 10, 12)):
+        recorder.add(name, "thread", 0, Kind.KERNEL, start, end)
+    inner = _innermost(recorder.events())
+    assert [inner.names[n] for n in inner.name] == ["dot", "sine", "sort"]
 
 
 GPU = """
