@@ -62,7 +62,9 @@ def _events(file: IO[str], name: str) -> Iterator[Document]:
         except (ValueError, RecursionError):
             more = file.read(_PIECE)
             if not more:
-                raise TraceError(f"{name} ends in the middle of its events: copy or record it again") from None
+                raise TraceError(
+                    f"{name} ends or breaks in the middle of its events: copy or record it again"
+                ) from None
             if len(text) - at > _LONGEST:
                 raise TraceError(f"{name} holds something that is no event: give a trace in Chrome's format") from None
             text, at = text[at:] + more, 0
@@ -94,21 +96,22 @@ _ANNOTATIONS: Final = ("gpu_user_annotation", "user_annotation")
 
 def _take(event: Document, recorder: Recorder, annotations: list[Annotation], where: str) -> None:
     category = event.get("cat")
-    if event.get("ph") != "X" or not (category in _KINDS or category in _ANNOTATIONS):
+    if event.get("ph") != "X" or not isinstance(category, str) or category not in (*_KINDS, *_ANNOTATIONS):
         return
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
-    name = str(event.get("name", ""))
+    name = _text(event.get("name", ""))
     start = _nanoseconds(event.get("ts"), where)
     end = start + _nanoseconds(event.get("dur", 0), where)
     if end < start:
         raise TraceError(f"{where} ends before it starts: record the trace again")
     device = _device(args, event.get("pid"))
-    stream = str(args.get("stream", event.get("tid")))
+    stream = _text(args.get("stream", event.get("tid")))
+    layer_kind = _text(args["layer_kind"]) if "layer_kind" in args else None
     if category == "user_annotation":
-        annotations.append(Annotation(name, start, end, layer_kind=args.get("layer_kind")))
+        annotations.append(Annotation(name, start, end, layer_kind=layer_kind))
     elif category == "gpu_user_annotation":
-        annotations.append(Annotation(name, start, end, device, stream, args.get("layer_kind")))
+        annotations.append(Annotation(name, start, end, device, stream, layer_kind))
     else:
         size = args.get("bytes")
         known = float(size) if isinstance(size, int | Decimal) and 0 <= size < 2**63 else None
@@ -127,6 +130,11 @@ def _device(args: Document, process: object) -> int:
     """The GPU that ran an event; torch gives each a process of its number."""
     named = (args.get("device"), args.get("inDevice"), process)
     return next((n for n in named if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _HOST), 0)
+
+
+def _text(value: object) -> str:
+    """A word as it can be printed; JSON may hold halves of characters."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _nanoseconds(microseconds: object, where: str) -> int:

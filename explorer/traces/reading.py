@@ -20,7 +20,7 @@ def read_trace(path: str | pathlib.Path) -> Trace:
             begins = opened.read(64)
         text = begins.startswith(_GZIP) or begins.lstrip()[:1] in (b"{", b"[")
         trace = read_chrome(file) if text else read_xplane(file)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, TraceError):
             raise
         reason = getattr(error, "strerror", None) or error

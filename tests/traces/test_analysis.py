@@ -145,7 +145,7 @@ def test_layers_and_not_steps_are_what_repeats(tmp_path: pathlib.Path):
     assert next((k.layer_kind, k.count) for k in found.layer_kinds) == ("3 kernels from norm", 40)
 
 
-@pytest.mark.parametrize("names", ["abcdabx", "xabcabcy"])
+@pytest.mark.parametrize("names", ["abcdabx", "xabcabcyzuvw"])
 def test_nothing_repeats_often_enough(names: str, tmp_path: pathlib.Path):
     found = of(tmp_path, *(kernel(name, i, i + 1) for i, name in enumerate(names)))
     assert [kind.layer_kind for kind in found.layer_kinds] == ["outside of layers"]
@@ -178,6 +178,12 @@ def test_an_annotation_of_their_stream_begins_the_next_group_and_owns_it(tmp_pat
     found = of(tmp_path, annotation("step", 0, 40), kernel("gemm", 22, 40), *marks, *copies)
     assert [(g.layer_kind, g.copies) for g in found.copy_groups] == [("B", 2), ("A", 1)]
     assert [g.seconds for g in found.copy_groups] == pytest.approx([12 * US, 7 * US])
+
+
+def test_annotations_alone_tell_gathers_apart(tmp_path: pathlib.Path):
+    marks = [annotation("weights", start, start + 10, 20, "A") for start in (0, 10)]
+    (found,) = of(tmp_path, kernel("gemm", 0, 30), *marks, peer(0, 10, 5, 1), peer(10, 20, 5, 1)).copy_groups
+    assert (found.count, found.copies) == (2, 1)
 
 
 def test_a_gather_is_for_the_layer_that_starts_with_its_end(tmp_path: pathlib.Path):

@@ -27,8 +27,9 @@ BAD: dict[str, tuple[bytes, str]] = {
     "words.json": (b"{hello", "traceEvents"),
     "number.json": (b"7", "no trace"),
     "config.json": (b'{"hidden_size": 4096}', "traceEvents"),
-    "cut.json": (WHOLE[: len(WHOLE) // 2].encode(), "ends in the middle"),
-    "cut_list.json": (b'[{"ph": "X"}, {"ph"', "ends in the middle"),
+    "cut.json": (WHOLE[: len(WHOLE) // 2].encode(), "in the middle of its events"),
+    "damaged.json": (WHOLE.replace('"kernel"', '"ker"nel"', 1).encode(), "breaks in the middle"),
+    "cut_list.json": (b'[{"ph": "X"}, {"ph"', "in the middle of its events"),
     "cut.json.gz": (gzip.compress(WHOLE.encode())[:-200], "cut short"),
     "damaged.json.gz": (gzip.compress(WHOLE.encode())[:200] + b"x" * 300, "cut short or damaged"),
     "not.json.gz": (b"\x1f\x8bjunk and nothing else", "cut short or damaged"),
@@ -119,6 +120,32 @@ def test_an_event_has_what_the_profiler_said(tmp_path: pathlib.Path):
     assert [events.streams[stream] for stream in events.stream] == ["20", "7", "7", "20", "7", "7"]
     np.testing.assert_array_equal(events.bytes, [4096, np.nan, 64, 32, np.nan, np.nan])
     assert events.device.tolist() == [0, 0, 0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cat": ["kernel"]},
+        {"name": {"a": [1]}},
+        {"name": "\ud800 half a character"},
+        {"name": None},
+        {"args": [1, 2]},
+        {"args": {"stream": ["x"], "device": "one", "bytes": "many", "kind": ["kernel"]}},
+        {"args": {"device": -3, "bytes": -1}},
+        {"cat": "gpu_user_annotation", "args": {"layer_kind": {"a": 1}}},
+        {"cat": "user_annotation", "name": "step 1", "args": {"layer_kind": 7}},
+        {"tid": None, "pid": "python", "args": None},
+        {"dur": None},
+        {"dur": 1e15},
+    ],
+)
+def test_odd_events_are_taken_or_refused(
+    changed: dict[str, Any], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    path = written(tmp_path / "odd.json", (kernel("gemm", 0, 1), kernel("odd", 2, 3) | changed))
+    status = main(["trace", str(path)])
+    out, err = capsys.readouterr()
+    assert out if status == 0 else (status, len(err.splitlines())) == (2, 1)
 
 
 @pytest.mark.parametrize(

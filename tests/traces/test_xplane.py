@@ -9,7 +9,7 @@ import pytest
 from jax.profiler import ProfileData
 
 from explorer.traces.analysis import analyse
-from explorer.traces.events import KINDS, Kind, Recorder, Trace
+from explorer.traces.events import KINDS, Kind, Recorder, Trace, TraceError
 from explorer.traces.reading import read_trace
 from explorer.traces.xplane import _innermost
 
@@ -109,6 +109,14 @@ planes {
   }
 }
 """
+
+
+def test_times_beyond_64_bits_are_refused(tmp_path: pathlib.Path):
+    path = tmp_path / "late.xplane.pb"
+    late = GPU.replace("timestamp_ns: 5000", "timestamp_ns: 9223372036854775000")
+    path.write_bytes(ProfileData.text_proto_to_serialized_xspace(late))
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_trace(path)
 
 
 @pytest.fixture
