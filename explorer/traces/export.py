@@ -70,10 +70,11 @@ class _Ops:
                 self._of.setdefault((kind, op.stream), []).append((op, index))
 
     def lay(self, recorder: Recorder, layer_kind: str, stream: Stream, start: float, end: float) -> None:
-        """One behind the other from `start`; the last ends at `end`, whatever the sum was rounded to."""
+        """One behind the other from `start` to `end`, all stretched alike where the schedule gives them more time than
+        each takes alone."""
         ops = self._of.get((layer_kind, stream), [])
-        ends = start + np.cumsum([op.seconds_each for op, _ in ops])
-        edges = [_ns(start), *map(_ns, ends[:-1]), _ns(end)]
+        done = np.cumsum([0.0, *(op.seconds_each for op, _ in ops)])
+        edges = [_ns(start + (end - start) * part) for part in done / max(done[-1], 1e-30)]
         for (op, index), first, last in zip(ops, edges, edges[1:], strict=False):
             sent = float(self._sent[index])
             recorder.add(op.name, STREAMS[stream], _GPU, self._kind(index), first, last, sent or None)
