@@ -32,12 +32,12 @@ class Parts(eqx.Module):
     """The parts of a step, ops in the order of `StepTable.names`; zero for an alternative not taken.
 
     `seconds` and `sent` bytes are those of one execution. `terms` are the parts of its time: fixed, memory or link,
-    compute or NIC. `group`: size and stride of an exchange's group. `gathered`: 1 at positions that gather weights.
+    compute or NIC, chain. `group`: size and stride of an exchange's group. `gathered`: 1 at positions that gather.
     """
 
     values: Mapping[str, Scalar]
     seconds: Float[Array, " ops"]
-    terms: Float[Array, "ops 3"]
+    terms: Float[Array, "ops 4"]
     ctas: Float[Array, " ops"]
     group: Float[Array, "ops 2"]
     sent: Float[Array, " ops"]
@@ -137,13 +137,13 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
     work, kernel_share = table.work(values)
     collective, exchange_share = table.collectives(values)
     share = jnp.concatenate([kernel_share, exchange_share])
-    terms = [jnp.stack(t, axis=1) for t in (compute_terms(ar, machine, work), collective_terms(machine, collective))]
+    terms = [compute_terms(ar, machine, work), collective_terms(ar, machine, collective)]
     none = jnp.zeros_like(work.bytes)
     sent = sent_bytes(collective.kind, collective.payload, collective.size)
     return Parts(
         values=values,
         seconds=seconds,
-        terms=jnp.concatenate(terms) * share[:, None],
+        terms=jnp.concatenate([jnp.stack(t, axis=1) for t in terms]) * share[:, None],
         ctas=jnp.concatenate([work.ctas, jnp.zeros_like(sent)]),
         group=jnp.concatenate([jnp.ones((len(none), 2)), jnp.stack([collective.size, collective.stride], axis=1)]),
         sent=jnp.concatenate([none, sent]) * share,

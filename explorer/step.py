@@ -12,14 +12,16 @@ from explorer.schedule import Schedule, schedule
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
 from hw.time import collective_seconds, compute_seconds
-from hw.work import Collective, CollectiveKind, Family, Rate, Work
+from hw.work import EXCHANGE_SHAPES, SHAPES, Collective, CollectiveKind, Family, Rate, Work
 from layouts.blocks import StepBlocks
 from layouts.cut import Cut, window
+from layouts.expression import ZERO, Expr
 from layouts.lowering import Lowered, Values, Vector
 from layouts.op import Op, Stream
 
-_KERNEL_COLUMNS: Final = ("flops", "bytes", "ctas", "share")
-_EXCHANGE_COLUMNS: Final = ("payload", "size", "stride", "share")
+_KERNEL_COLUMNS: Final = ("flops", "bytes", "share", *SHAPES)
+_SHAPES: Final = frozenset({*SHAPES, *EXCHANGE_SHAPES})
+_EXCHANGE_COLUMNS: Final = ("payload", "size", "stride", "share", *EXCHANGE_SHAPES)
 
 
 class StepTable(eqx.Module):
@@ -58,14 +60,14 @@ class StepTable(eqx.Module):
         self.gathering = np.isin(self.sequence, self.block[self.gathers > 0]).astype(np.float64)
 
     def work(self, values: Values) -> tuple[Work, Float[Array, " kernels"]]:
-        """FLOPs, bytes and CTAs of every kernel, and the share that each takes in the step."""
-        flops, moved, ctas, share = self.kernels.evaluate(values).reshape(len(_KERNEL_COLUMNS), -1)
-        return Work(self.families, self.rates, flops, moved, ctas), share
+        """FLOPs, bytes and shape of every kernel, and the share that each takes in the step."""
+        flops, moved, share, *shape = self.kernels.evaluate(values).reshape(len(_KERNEL_COLUMNS), -1)
+        return Work(self.families, self.rates, flops, moved, *shape), share
 
     def collectives(self, values: Values) -> tuple[Collective, Float[Array, " exchanges"]]:
         """Payload, group size and stride of every exchange, and the share that each takes in the step."""
-        payload, size, stride, share = self.exchanges.evaluate(values).reshape(len(_EXCHANGE_COLUMNS), -1)
-        return Collective(self.kinds, payload, size, stride), share
+        payload, size, stride, share, *shape = self.exchanges.evaluate(values).reshape(len(_EXCHANGE_COLUMNS), -1)
+        return Collective(self.kinds, payload, size, stride, *shape), share
 
     def op_seconds(self, ar: Arithmetic, machine: Machine, values: Values) -> Float[Array, " ops"]:
         """Seconds of one execution of each op; an op of an alternative not taken counts zero."""
@@ -100,4 +102,8 @@ class StepTable(eqx.Module):
 
 
 def _lower(ops: Sequence[Op], columns: Sequence[str]) -> Lowered:
-    return Lowered([getattr(op, column) for column in columns for op in ops])
+    return Lowered([_column(op, name) for name in columns for op in ops])
+
+
+def _column(op: Op, name: str) -> Expr:
+    return op.shape.get(name, ZERO) if name in _SHAPES else getattr(op, name)

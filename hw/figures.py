@@ -1,7 +1,8 @@
 """Reading the data files: every number is `{ value, unit, source }`, and none gets past without all three.
 
 Chip files are datasheets. Curve files say how near to them real kernels come; a curve file inherits what it does not
-state, and what is inherited counts as assumed.
+state, and what is inherited counts as assumed. Fit files (`hw.fits`) are written by a program, and stand between what a
+curve file states and what it inherits.
 """
 
 import pathlib
@@ -15,7 +16,13 @@ from hw.errors import MeshwrightError
 
 CHIPS: Final = pathlib.Path(__file__).parent / "chips"
 CURVES: Final = pathlib.Path(__file__).parent / "curves"
+FITS: Final = pathlib.Path(__file__).parent / "fits"
 _FALLBACK: Final = "assumed"
+_NEAREST: Final = {"bf16": ("fp8", "fp4"), "fp8": ("bf16", "fp4"), "fp4": ("fp8", "bf16")}
+_UNITS: Final = {
+    "_latency": "s", "latency": "s", "_efficiency": "fraction", "_bytes": "B", "_rows": "rows", "waves": "flag",
+    "sharpness": "exponent", "home": "fraction", "spread": "fraction",
+}  # fmt: skip
 
 
 class Provenance(StrEnum):
@@ -63,10 +70,61 @@ def read_curves(name: str) -> dict[str, Figure]:
         path: figure if inherits == _FALLBACK else _borrowed(figure, inherits)
         for path, figure in read_curves(inherits).items()
     }
-    # An entry by rate replaces one without, and the other way round.
-    stems = {path.rsplit(".", 1)[0] for path in own} | set(own)
-    kept = {p: f for p, f in nearest.items() if p not in stems and p.rsplit(".", 1)[0] not in own}
-    return {**kept, **own}
+    fits = FITS / f"{name}.toml"
+    fitted = _at_every_rate(read_fits(fits), read_chip(name)) if fits.exists() else {}
+    return _over(_over(nearest, fitted), own)
+
+
+def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Fits by rate with the rates that have no table: as at the nearest that has one, slower ones first.
+
+    A kernel that no table shows at a faster rate is taken to compute no faster than the one shown.
+    """
+    filled = dict(fits)
+    stems = {path.rsplit(".", 1)[0] for path in fits if path.rsplit(".", 1)[1] in _NEAREST}
+    for stem in stems:
+        for rate, nearest in _NEAREST.items():
+            shown = next((r for r in (rate, *nearest) if f"{stem}.{r}" in fits), None)
+            if shown is None or shown == rate:
+                continue
+            figure = fits[f"{stem}.{shown}"]
+            share = 1.0
+            if stem.endswith("flops_efficiency"):
+                share = min(1.0, chip[f"peak.{shown}"].value / chip[f"peak.{rate}"].value)
+            source = f"as {shown}, no table at {rate}: {figure.source}"
+            filled[f"{stem}.{rate}"] = replace(
+                figure, value=figure.value * share, source=source, provenance=Provenance.ASSUMED
+            )
+    return filled
+
+
+def _over(below: Mapping[str, Figure], above: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Both, where they differ the latter. An entry by rate replaces one without, and the other way round."""
+    stems = {path.rsplit(".", 1)[0] for path in above} | set(above)
+    kept = {p: f for p, f in below.items() if p not in stems and p.rsplit(".", 1)[0] not in above}
+    return {**kept, **above}
+
+
+def read_fits(path: pathlib.Path) -> dict[str, Figure]:
+    """Fitted parameters by path (`gemm.latency.fp8`, `all_gather.latency`), with the table that they are fitted to."""
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    figures: dict[str, Figure] = {}
+    for owner, entry in document.items():
+        by_rate = entry if "values" not in entry else {"": entry}
+        for rate, fit in by_rate.items():
+            for what, value in fit["values"].items():
+                end = f".{rate}" if rate else ""
+                source = f"{fit['source']} ({fit['rows']} rows, held out {100 * fit['held_out']:.1f} %)"
+                figures[f"{owner}.{what}{end}"] = Figure(float(value), unit_of(what), source, Provenance.FITTED)
+    return figures
+
+
+def unit_of(what: str) -> str:
+    """The unit of a curve's field."""
+    for ending, unit in _UNITS.items():
+        if what.endswith(ending):
+            return unit
+    raise DataError(f"no unit is known for {what!r}: a curve's fields end in {', '.join(_UNITS)}")
 
 
 def _borrowed(figure: Figure, chip: str) -> Figure:

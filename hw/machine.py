@@ -1,9 +1,9 @@
 """A machine: datasheet figures and efficiency curves as differentiable leaves, with the source of each beside them."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,57 +15,113 @@ from hw.errors import MeshwrightError
 from hw.figures import DataError, Figure, Provenance, chip_names, read_chip, read_curves
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 
-_FAMILY_FIELDS: Final = ("bandwidth_efficiency", "flops_efficiency", "latency", "cta_latency")
-_COLLECTIVE_FIELDS: Final = ("link_efficiency", "nic_efficiency", "latency", "nic_latency")
+# What an entry of a curve file may say of a family, and what it is where nothing says more.
+FAMILY_FIELDS: Final = {
+    "bandwidth_efficiency": None,
+    "flops_efficiency": None,
+    "latency": None,
+    "cta_latency": 0.0,
+    "split_latency": 0.0,
+    "step_latency": 0.0,
+    "copy_bytes": 0.0,
+    "tile_rows": 0.0,
+    "waves": 0.0,
+    "sharpness": 8.0,
+}
+_PACES: Final = ("latency", "cta_latency", "split_latency", "step_latency", "copy_bytes")
+# The same of an exchange.
+COLLECTIVE_FIELDS: Final = {
+    "link_efficiency": None,
+    "nic_efficiency": None,
+    "latency": None,
+    "nic_latency": None,
+    "hop_latency": 0.0,
+    "home": 0.0,
+    "direct_efficiency": 0.0,
+    "middle_latency": 0.0,
+    "middle_efficiency": 0.0,
+    "bulk_latency": 0.0,
+    "fill_latency": 0.0,
+    "round_latency": 0.0,
+    "row_latency": 0.0,
+}
+_EXCHANGE_PACES: Final = (
+    *("latency", "nic_latency", "hop_latency", "middle_latency", "bulk_latency", "fill_latency"),
+    *("round_latency", "row_latency"),
+)
+_REACHED: Final = ("link_efficiency", "nic_efficiency", "direct_efficiency", "middle_efficiency")
 _SCALARS: Final = (
-    *("sms", "split_waves", "memory_bytes", "start_bytes", "hbm_bandwidth"),
+    *("sms", "memory_bytes", "start_bytes", "hbm_bandwidth"),
     *("link_bandwidth", "nic_bandwidth", "domain", "gpus_per_host"),
 )
 
 
 class FamilyCurves(eqx.Module):
-    """How near to the datasheet each family comes (fractions), its fixed costs (seconds), and an 80 % half-width.
+    """How near to the datasheet each family comes (fractions), what it takes besides, and an 80 % half-width.
 
-    `latency` is paid once a launch, `cta_latency` once a wave.
+    Seconds: `latency` a launch, `cta_latency` a CTA on its SM, `split_latency` a level of the merge of a split KV,
+    `step_latency` a dependent step. `copy_bytes`: through HBM for a value gathered or summed around the kernel.
+    `tile_rows`: most rows of a tile (0: none is counted). `waves`: 1 where compute takes whole waves of CTAs.
+    `sharpness`: exponent with which memory, compute and chain overlap. `hw.time.compute_seconds` has the formula.
     """
 
     bandwidth_efficiency: Float[Array, "families rates"]
     flops_efficiency: Float[Array, "families rates"]
     latency: Float[Array, "families rates"]
     cta_latency: Float[Array, "families rates"]
-    spread: Float[Array, "families"]
+    split_latency: Float[Array, "families rates"]
+    step_latency: Float[Array, "families rates"]
+    copy_bytes: Float[Array, "families rates"]
+    tile_rows: Float[Array, "families rates"]
+    waves: Float[Array, "families rates"]
+    sharpness: Float[Array, "families rates"]
+    spread: Float[Array, "families rates"]
 
     def scaled(self, sign: float) -> "FamilyCurves":
         """The curves at one end of the range: every time longer (+1) or shorter (-1) by the spread."""
-        factor = (1.0 + sign * self.spread)[:, None] * jnp.ones_like(self.latency)
-        return FamilyCurves(
-            jnp.minimum(self.bandwidth_efficiency / factor, 1.0),
-            jnp.minimum(self.flops_efficiency / factor, 1.0),
-            self.latency * factor,
-            self.cta_latency * factor,
-            jnp.zeros_like(self.spread),
-        )
+        return _scaled(self, self.spread, sign, _PACES, ("bandwidth_efficiency", "flops_efficiency"))
 
 
 class CollectiveCurves(eqx.Module):
-    """The same for exchanges: `latency` is alpha inside a domain, `nic_latency` what leaving it adds."""
+    """The same for exchanges: `latency` is alpha between two ranks of a domain, `hop_latency` what each further one
+    adds, `nic_latency` what leaving the domain adds.
+
+    Three protocols, of which the fastest runs: `direct_efficiency` of the link's bandwidth at once; after
+    `middle_latency` more `middle_efficiency`; after `bulk_latency` more `link_efficiency`, but `fill_latency` a rank at
+    least. An efficiency of 0 is a protocol that there is not. `home`: how much the copy of a rank's own part weighs
+    beside what it sends. `round_latency` an expert's warps that share an SM, `row_latency` a row on an SM.
+    `hw.time.collective_seconds` has the formula.
+    """
 
     link_efficiency: Float[Array, "kinds"]
     nic_efficiency: Float[Array, "kinds"]
     latency: Float[Array, "kinds"]
     nic_latency: Float[Array, "kinds"]
+    hop_latency: Float[Array, "kinds"]
+    home: Float[Array, "kinds"]
+    direct_efficiency: Float[Array, "kinds"]
+    middle_latency: Float[Array, "kinds"]
+    middle_efficiency: Float[Array, "kinds"]
+    bulk_latency: Float[Array, "kinds"]
+    fill_latency: Float[Array, "kinds"]
+    round_latency: Float[Array, "kinds"]
+    row_latency: Float[Array, "kinds"]
     spread: Float[Array, "kinds"]
 
     def scaled(self, sign: float) -> "CollectiveCurves":
         """As `FamilyCurves.scaled`."""
-        factor = 1.0 + sign * self.spread
-        return CollectiveCurves(
-            jnp.minimum(self.link_efficiency / factor, 1.0),
-            jnp.minimum(self.nic_efficiency / factor, 1.0),
-            self.latency * factor,
-            self.nic_latency * factor,
-            jnp.zeros_like(self.spread),
-        )
+        return _scaled(self, self.spread, sign, _EXCHANGE_PACES, _REACHED)
+
+
+Curves = TypeVar("Curves", FamilyCurves, CollectiveCurves)
+
+
+def _scaled(curves: Curves, spread: Array, sign: float, paces: Sequence[str], reached: Sequence[str]) -> Curves:
+    """Paces longer and what is reached less, or the other way round; nothing beyond the datasheet."""
+    factor = 1.0 + spread if sign > 0 else 1.0 / (1.0 + spread)
+    changed = {name: getattr(curves, name) * factor for name in paces}
+    changed |= {name: jnp.minimum(getattr(curves, name) / factor, 1.0) for name in reached}
+    return replace(curves, **changed, spread=jnp.zeros_like(spread))
 
 
 @dataclass(frozen=True)
@@ -82,7 +138,6 @@ class Machine(eqx.Module):
     name: str = eqx.field(static=True)
     sources: Sources = eqx.field(static=True)
     sms: Float[Array, ""]
-    split_waves: Float[Array, ""]
     memory_bytes: Float[Array, ""]
     start_bytes: Float[Array, ""]
     hbm_bandwidth: Float[Array, ""]
@@ -123,13 +178,14 @@ class Machine(eqx.Module):
 
     def family_provenance(self, family: Family, rate: Rate) -> Provenance:
         """The weakest provenance among the curve figures that price this family at this rate (a 0 prices nothing)."""
-        figures = (_lookup(self.sources.figures, f"{family}.{what}.{rate}", self.name) for what in _FAMILY_FIELDS)
+        figures = (_lookup(self.sources.figures, f"{family}.{what}.{rate}", self.name) for what in FAMILY_FIELDS)
         return _weakest(figure for figure in figures if figure.value)
 
     def collective_provenance(self, kind: CollectiveKind, crosses: bool = False) -> Provenance:
         """The same for an exchange; what only matters outside the domain counts where `crosses`."""
-        names = _COLLECTIVE_FIELDS if crosses else ("link_efficiency", "latency")
-        return _weakest(_lookup(self.sources.figures, f"{kind}.{name}", self.name) for name in names)
+        names = [n for n in COLLECTIVE_FIELDS if crosses or not n.startswith("nic_")]
+        figures = (_lookup(self.sources.figures, f"{kind}.{name}", self.name) for name in names)
+        return _weakest(figure for figure in figures if figure.value)
 
 
 @in_x64
@@ -171,19 +227,26 @@ def load_machine(name: str, gpus_per_host: int | None = None, domain: int | None
         **{what: scalar(what) for what in _SCALARS},
         peak=jnp.asarray(array(*(f"peak.{rate}" for rate in RATES))),
         curves=FamilyCurves(
-            **{what: by_rate(what) for what in _FAMILY_FIELDS},
-            spread=jnp.asarray(array(*(f"{family}.spread" for family in FAMILIES))),
+            **{what: by_rate(what) for what in (*FAMILY_FIELDS, "spread")},
         ),
-        exchange=CollectiveCurves(**{what: by_kind(what) for what in (*_COLLECTIVE_FIELDS, "spread")}),
+        exchange=CollectiveCurves(**{what: by_kind(what) for what in (*COLLECTIVE_FIELDS, "spread")}),
     )
 
 
 def _lookup(figures: Mapping[str, Figure], path: str, name: str) -> Figure:
     """A figure by path; one that is not given by rate holds for every rate."""
     figure = figures.get(path) or figures.get(path.rsplit(".", 1)[0])
+    if figure is None and (default := _default(path)) is not None:
+        return Figure(default, "", "not counted", Provenance.ASSUMED)
     if figure is None:
         raise DataError(f"{name}: no figure {path!r}; known are {', '.join(sorted(figures))}")
     return figure
+
+
+def _default(path: str) -> float | None:
+    """What a curve's field is where no file states it."""
+    owner, _, what = path.partition(".")
+    return (COLLECTIVE_FIELDS if owner in COLLECTIVES else FAMILY_FIELDS).get(what.partition(".")[0])
 
 
 def _override(what: str, value: int) -> Figure:

@@ -4,6 +4,7 @@ An op is a family and a few numbers. No op is known here by name; a model is row
 is called once on all of them.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -14,12 +15,22 @@ from jaxtyping import Array, ArrayLike, Float
 
 
 class Family(StrEnum):
-    """Kernels that share one efficiency curve."""
+    """Kernels that share one curve."""
 
     GEMM = "gemm"
+    GEMM_HEADS = "gemm_heads"  # one small product a head, in one launch
     GROUPED_GEMM = "grouped_gemm"  # one GEMM for each expert, launched together
-    ATTENTION = "attention"  # split-KV attention, quantised by waves of CTAs
+    GROUPED_GEMM_PACKED = "grouped_gemm_packed"  # the same over four-bit weights that the kernel unpacks
+    ATTENTION = "attention"  # split-KV decode over latents
+    ATTENTION_HEADS = "attention_heads"  # decode over keys and values of their own a head
+    ATTENTION_SPARSE = "attention_sparse"  # decode over the tokens that an index chose
+    ATTENTION_PREFILL = "attention_prefill"
+    INDEX = "index"  # scores of an index: dot products without a softmax
+    INDEX_PREFILL = "index_prefill"
     STATE = "state"  # recurrence of linear attention: its state is read and written
+    STATE_CHUNK = "state_chunk"  # the same over a prompt, chunk by chunk
+    CONVOLUTION = "convolution"  # short, causal, over a window of inputs that each request keeps
+    CONVOLUTION_PREFILL = "convolution_prefill"
     ELEMENTWISE = "elementwise"
     COPY = "copy"  # inside one GPU's memory
 
@@ -53,11 +64,18 @@ COLLECTIVES: Final = tuple(CollectiveKind)
 _ROUNDS: Final = {kind: 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0 for kind in CollectiveKind}
 
 
+# What an op may state beside its FLOPs and bytes; each is 0 where it does not matter.
+EXCHANGE_SHAPES: Final = ("rows", "experts")
+SHAPES: Final = ("ctas", "splits", "steps", "copied", "rows", "groups", "planned", "columns")
+
+
 class Work(eqx.Module):
     """What one rank computes, op by op.
 
-    `flops` counts multiply and add as two. `bytes` are read from plus written to HBM. `ctas` is the number of thread
-    blocks of a wave-quantised kernel, 0 where waves do not matter.
+    `flops` counts multiply and add as two. `bytes` are read from plus written to HBM. `ctas`: thread blocks of a kernel
+    whose grid is known; `splits`: parts of the KV that are merged afterwards; `steps`: products or updates that wait
+    for one another. Of a grouped GEMM `rows` in `groups` meet weights of `columns`, with `planned` rows a group that
+    the engine chooses its tile for, and `copied` values are gathered before and summed after.
     """
 
     family: tuple[Family, ...] = eqx.field(static=True)
@@ -65,9 +83,29 @@ class Work(eqx.Module):
     flops: Float[Array, "ops"]
     bytes: Float[Array, "ops"]
     ctas: Float[Array, "ops"]
+    splits: Float[Array, "ops"]
+    steps: Float[Array, "ops"]
+    copied: Float[Array, "ops"]
+    rows: Float[Array, "ops"]
+    groups: Float[Array, "ops"]
+    planned: Float[Array, "ops"]
+    columns: Float[Array, "ops"]
+
+    @classmethod
+    def of(
+        cls, family: Sequence[Family], rate: Sequence[Rate], flops: ArrayLike, bytes: ArrayLike, **shapes: ArrayLike
+    ) -> "Work":
+        """Work of some ops; a shape that is left out is 0."""
+        columns = {name: jnp.asarray(value, dtype=float) for name, value in {"bytes": bytes, **shapes}.items()}
+        none = jnp.zeros(len(family))
+        return cls(
+            tuple(family), tuple(rate), jnp.asarray(flops, dtype=float), columns.pop("bytes"),
+            **{name: columns.pop(name, none) for name in SHAPES}, **columns,
+        )  # fmt: skip
 
     def __check_init__(self) -> None:
-        _check_lengths("Work", len(self.family), rate=self.rate, flops=self.flops, bytes=self.bytes, ctas=self.ctas)
+        shapes = {name: getattr(self, name) for name in SHAPES}
+        _check_lengths("Work", len(self.family), rate=self.rate, flops=self.flops, bytes=self.bytes, **shapes)
 
 
 class Collective(eqx.Module):
@@ -81,15 +119,32 @@ class Collective(eqx.Module):
     - all_to_all: what a rank holds before the exchange (1 / size of it stays);
     - dispatch, combine: what a rank sends (receives) if no row stayed at home: rows x top-k x bytes of a row;
     - send: the message.
+
+    Of dispatch and combine: `rows` that a rank sends (each several times), and the `experts` of all ranks, for each of
+    which the kernel keeps a group of warps; 0 where nothing is said.
     """
 
     kind: tuple[CollectiveKind, ...] = eqx.field(static=True)
     payload: Float[Array, "collectives"]
     size: Float[Array, "collectives"]
     stride: Float[Array, "collectives"]
+    rows: Float[Array, "collectives"]
+    experts: Float[Array, "collectives"]
+
+    @classmethod
+    def of(
+        cls, kind: Sequence[CollectiveKind], payload: ArrayLike, size: ArrayLike, stride: ArrayLike | None = None,
+        rows: ArrayLike | None = None, experts: ArrayLike | None = None,
+    ) -> "Collective":  # fmt: skip
+        """Collectives of neighbouring ranks of which no rows or experts are known, unless given."""
+        payload = jnp.asarray(payload, dtype=float)
+        rest = [jnp.zeros_like(payload) if c is None else jnp.asarray(c, dtype=float) for c in (rows, experts)]
+        apart = jnp.ones_like(payload) if stride is None else jnp.asarray(stride, dtype=float)
+        return cls(tuple(kind), payload, jnp.asarray(size, dtype=float), apart, *rest)
 
     def __check_init__(self) -> None:
-        _check_lengths("Collective", len(self.kind), payload=self.payload, size=self.size, stride=self.stride)
+        columns = {name: getattr(self, name) for name in ("payload", "size", "stride", *EXCHANGE_SHAPES)}
+        _check_lengths("Collective", len(self.kind), **columns)
 
 
 def sent_bytes(kind: CollectiveKind | tuple[CollectiveKind, ...], payload: ArrayLike, size: ArrayLike) -> Array:

@@ -1,10 +1,10 @@
 """One op of a step: what it computes, reads and sends on one rank, as expressions over the layout's quantities."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hw.work import CollectiveKind, Family, Rate
+from hw.work import EXCHANGE_SHAPES, SHAPES, CollectiveKind, Family, Rate
 from layouts.expression import ONE, ZERO, Expr, Number
 from layouts.tensor import Precision, Tensor
 
@@ -23,7 +23,8 @@ class Stream(StrEnum):
 class Op:
     """A kernel or an exchange. Either `family` or `collective` is set.
 
-    flops, bytes (HBM, read plus written) and ctas are those of one rank; `payload`, `size`, `stride` follow
+    flops, bytes (HBM, read plus written) and `shape` (by the names of `hw.work.SHAPES`, of an exchange those of
+    `EXCHANGE_SHAPES`) are those of one rank; `payload`, `size`, `stride` follow
     `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
     belongs to (0 or 1 in a valid layout).
 
@@ -39,7 +40,7 @@ class Op:
     rate: Rate = Rate.BF16
     flops: Expr = ZERO
     bytes: Expr = ZERO
-    ctas: Expr = ZERO
+    shape: Mapping[str, Expr] = field(default_factory=dict)
     collective: CollectiveKind | None = None
     payload: Expr = ZERO
     size: Expr = ONE
@@ -63,25 +64,32 @@ class Op:
     def substitute(self, replacements: Mapping[str, Expr]) -> "Op":
         """The same op of another part of the step, with some quantities replaced. The program's side stays as it is:
         parts that are made so, drafts, are priced only."""
-        fields = ("flops", "bytes", "ctas", "payload", "size", "share")
-        return replace(self, **{f: getattr(self, f).substitute(replacements) for f in fields})
+        fields = ("flops", "bytes", "payload", "size", "share")
+        changed = {f: getattr(self, f).substitute(replacements) for f in fields}
+        shape = {name: value.substitute(replacements) for name, value in self.shape.items()}
+        return replace(self, **changed, shape=shape)
 
     def __post_init__(self) -> None:
         if (self.family is None) == (self.collective is None):
             raise ValueError(f"op {self.name!r} must be a kernel or an exchange, and not both")
+        known = SHAPES if self.collective is None else EXCHANGE_SHAPES
+        if unknown := self.shape.keys() - set(known):
+            raise ValueError(f"op {self.name!r} states {', '.join(sorted(unknown))}: shapes are {', '.join(known)}")
 
 
 def gemm(
     tensor: Tensor,
     precision: Precision,
-    family: Family = Family.GEMM,
+    family: Family | None = None,
     read: Expr | None = None,
     program_rows: Expr | None = None,
+    shape: Mapping[str, Expr] | None = None,
 ) -> Op:
     """The product of a weight with its activation rows: 2 x out x in x rows FLOPs; weight, input and output bytes.
 
     `read` replaces the weight bytes where only part of the resident weight is touched (experts). `program_rows`: rows
-    that the JAX program multiplies, where shapes must be fixed beforehand.
+    that the JAX program multiplies, where shapes must be fixed beforehand. A dense product walks over its input width
+    step by step; what else is known of a kernel's `shape` replaces that.
     """
     if tensor.rows is None:
         raise ValueError(f"{tensor.name} multiplies nothing")
@@ -91,10 +99,11 @@ def gemm(
         read = (stored.payload + stored.scale) * tensor.parameters * ONE / cut
     return Op(
         tensor.name,
-        family=family,
+        family=family or (Family.GEMM_HEADS if tensor.heads > 1 else Family.GEMM),
         rate=Rate(stored.rate),
         flops=tensor.rows * (2 * tensor.parameters) / cut,
         bytes=read + tensor.activations() * _BF16,
+        shape=shape if shape is not None else {"steps": tensor.inp * ONE / (cut if tensor.cut_input else ONE)},
         program_flops=None if program_rows is None else program_rows * (2 * tensor.parameters) / cut,
     )
 
@@ -118,6 +127,7 @@ def exchange(
     stride: Expr = ONE,
     share: Expr = ONE,
     program_payload: Expr | None = None,
+    shape: Mapping[str, Expr] | None = None,
 ) -> Op:
     """A collective on the main stream, where the next kernel needs its result. `payload`: wire bytes;
     `program_payload`: program bytes, where the program's operands are of another size."""
@@ -129,4 +139,5 @@ def exchange(
         stride=stride,
         share=share,
         program_payload=program_payload,
+        shape=shape or {},
     )

@@ -15,6 +15,7 @@ Values = dict[str, Scalar]
 
 _KERNEL_ROWS = 128  # rows of one tile of the split-KV decode kernel (its M128 two-CTA path)
 _MOST_SPLITS = 32
+_SPLIT_TOKENS = 256  # of 128 and 256 the one that fits the public tables better
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayL
     values |= _start_up(cut, several, values)
     values |= _tokens(ar, cut, load, traits, values["requests"])
     values |= _prefix_tokens(ar, load, traits)
-    values["attention_ctas"] = _ctas(ar, values, traits, jnp.asarray(sms, dtype=float))
+    values |= _grid(ar, values, traits, jnp.asarray(sms, dtype=float))
     values["draft_verify"] = jnp.asarray(float(max(traits.draft_rows, 1)))
     values["draft_rows"] = values["batch"] * values["draft_verify"]
     values["vocab_groups"] = ar.maximum(1.0, cut.vocab_tp / cut.attn_tp)
@@ -195,14 +196,17 @@ def _prefix_tokens(ar: Arithmetic, load: Load, traits: Traits) -> Values:
     }
 
 
-def _ctas(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: Scalar) -> Scalar:
-    """CTAs with work of the split-KV decode kernel's grid (2, requests x row tiles, splits).
+def _grid(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: Scalar) -> Values:
+    """Splits of the split-KV decode kernel, and CTAs with work of its grid (2, requests x row tiles, splits).
 
-    The captured batch sizes grid and splits; the CTAs of its padding find one token and are gone at once.
+    The captured batch sizes grid and splits; the CTAs of its padding find one token and are gone at once. No split
+    takes less than `_SPLIT_TOKENS` tokens.
     """
     heads = traits.heads * values["dcp"] / values["attn_tp"]
     tiles = query_tiles(ar, heads, values["verify"])
-    return 2.0 * values["requests"] * tiles * split_kv(ar, sms, values["batch"], tiles)
+    most = ar.ceil(values["context"] / values["dcp"] / _SPLIT_TOKENS)
+    splits = ar.minimum(split_kv(ar, sms, values["batch"], tiles), most)
+    return {"attention_splits": splits, "attention_ctas": 2.0 * values["requests"] * tiles * splits}
 
 
 def above_one(degrees: Mapping[str, Scalar]) -> Values:

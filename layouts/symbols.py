@@ -63,6 +63,7 @@ MEANING: Final[dict[str, str]] = {
     "prefix_tokens": "mean keys that a prefill row attends to (prefill only)",
     "sparse_prefix_tokens": "those of them that the indexer keeps",
     "window_prefix_tokens": "those of them inside a sliding window",
+    "attention_splits": "parts of a request's KV tokens that the split-KV decode kernel merges",
     "attention_ctas": "CTAs of the split-KV decode kernel",
     # weights of the alternatives: 0 or 1 in a valid layout
     "by_all_to_all": "1 where tokens travel to the experts",
@@ -123,11 +124,8 @@ VOCAB_ROWS, DRAFT_ROWS, CONTEXT, VERIFY = (
     _symbol("verify"),
 )
 KV_TOKENS, SPARSE_TOKENS, WINDOW_TOKENS = _symbol("kv_tokens"), _symbol("sparse_tokens"), _symbol("window_tokens")
-INDEX_TOKENS, PREFIX_TOKENS, ATTENTION_CTAS = (
-    _symbol("index_tokens"),
-    _symbol("prefix_tokens"),
-    _symbol("attention_ctas"),
-)
+INDEX_TOKENS, PREFIX_TOKENS = _symbol("index_tokens"), _symbol("prefix_tokens")
+ATTENTION_CTAS, ATTENTION_SPLITS = _symbol("attention_ctas"), _symbol("attention_splits")
 SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _symbol("window_prefix_tokens")
 CHOICES, INVERSE_LEVELS, CHOSEN_TOKENS = _symbol("choices"), _symbol("inverse_levels"), _symbol("chosen_tokens")
 TABLE_TOKENS, WINDOW_TABLE_TOKENS = _symbol("table_tokens"), _symbol("window_table_tokens")

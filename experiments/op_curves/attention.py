@@ -86,7 +86,7 @@ def _served_mla() -> list[Group]:
             work = _mla_decode(_SMS[chip], form, heads, requests, tokens)
             seconds, name = numbers(rows, "latency") * 1e-3, f"mla_decode {chip} {form}"
             problem = (heads, requests, tokens)
-            kept.append(_group(name, chip, "attention_decode", form, work, seconds, problem, _AIC, flagged))
+            kept.append(_group(name, chip, "attention", form, work, seconds, problem, _AIC, flagged))
     return kept
 
 
@@ -96,7 +96,7 @@ def _h800_mla() -> Group:
     requests, tokens = numbers(rows, "batch_size"), numbers(rows, "kv_len")
     work = _mla_decode(_SMS["h800"], "bf16", np.full(len(rows), 128.0), requests, tokens)
     seconds = numbers(rows, "latency_us") * 1e-6
-    return _group("mla_decode h800 bf16", "h800", "attention_decode", "bf16", work, seconds, (requests, tokens), name)
+    return _group("mla_decode h800 bf16", "h800", "attention", "bf16", work, seconds, (requests, tokens), name)
 
 
 def _mla_decode(sms: int, form: str, heads: Column, requests: Column, tokens: Column) -> dict[str, Column]:
@@ -142,7 +142,7 @@ def _h800_gqa() -> Group:
     joined = {n: np.concatenate([w[n] for w in works]) for n in works[0]}
     columns = tuple(np.concatenate(problems).T)
     reason = {"first call of a file, ten times the next: warm-up": flagged}
-    name, source, family = "gqa_decode h800", "mha__decode__h800__*", "attention_decode_gqa"
+    name, source, family = "gqa_decode h800", "mha__decode__h800__*", "attention_heads"
     return _group(name, "h800", family, "bf16", joined, np.concatenate(times), columns, source, reason)
 
 
@@ -178,7 +178,7 @@ def _sparse_decode() -> Group:
     reason = {"context below the 2048 tokens that the kernel reads: it pads": len(rows) - len(whole)}
     seconds = numbers(whole, "latency_us") * 1e-6
     return _group(
-        "dsa_decode h800", "h800", "attention_decode_sparse", "bf16", work, seconds, (requests, tokens), name, reason
+        "dsa_decode h800", "h800", "attention_sparse", "bf16", work, seconds, (requests, tokens), name, reason
     )
 
 
@@ -201,4 +201,4 @@ def _index_decode() -> Group:
     work = _priced(named(decode_scores(indexer()), "index_scores"), values)
     seconds = numbers(rows, "latency_us") * 1e-6
     problem = (requests, verify, tokens)
-    return _group("index_decode h800", "h800", "index_decode", "fp8", work, seconds, problem, name)
+    return _group("index_decode h800", "h800", "index", "fp8", work, seconds, problem, name)

@@ -77,7 +77,7 @@ def exchange(
 
 def groups() -> list[Group]:
     """Rows of all tables: low latency on one host of each chip and on several, normal on one host."""
-    return [*_low_latency(), *_hosts(), *_normal()]
+    return [*_low_latency(), *_hosts()]
 
 
 def _low_latency() -> list[Group]:

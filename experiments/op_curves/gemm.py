@@ -59,13 +59,13 @@ def product(form: str, rows: Column, columns: Column, inner: Column, heads: Colu
         op = gemm(weight, precision)
         for what, expression in (("flops", op.flops), ("bytes", op.bytes)):
             work[what] = np.where(here, evaluate(Expr.of(expression), {"rows": rows}), work[what])
-    return work | size(rows=rows * heads, columns=columns, inner=inner, groups=heads, planned=rows)
+    return work | {"steps": inner}
 
 
 def size(
-    rows: Column, columns: Column, inner: Column, groups: Column, planned: Column, copied: Column | None = None
+    rows: Column, columns: Column, groups: Column, planned: Column, copied: Column | None = None
 ) -> dict[str, Column]:
-    """The features beside FLOPs and bytes.
+    """The features of a grouped GEMM beside FLOPs and bytes.
 
     `rows`: of all groups; `columns`: of the weights of all kernels that are timed together; `planned`: rows a group
     that the engine chooses its tile for; `copied`: values that are gathered before and summed after; `launches`: GEMMs.
@@ -74,7 +74,6 @@ def size(
     return {
         "rows": rows,
         "columns": columns,
-        "inner": inner,
         "groups": groups,
         "planned": planned,
         "copied": 0.0 * one if copied is None else copied,

@@ -7,7 +7,7 @@ quantisation, activation, weighted sum); the H800 rows time one product each.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,8 @@ _GROUPS, _KEPT = 8, 4
 
 @dataclass(frozen=True)
 class _Table:
-    """Rows of one chip and kernel. `block`: the kernel pads the intermediate width of a rank to a multiple of it."""
+    """Rows of one chip and kernel. `block`: the kernel pads the intermediate width of a rank to a multiple of it.
+    `tile`: most rows of its tiles; tiles make no other table's times any plainer."""
 
     chip: str
     family: str
@@ -38,13 +39,17 @@ class _Table:
     dtype: str
     block: int
     limited: bool = False
+    tile: int = 0
 
 
 _K3, _DS = "moe_k3_shape_sglang0514", "moe_deepseek_v3_{}_sxm_sglang0514"
 _TABLES = (
-    *(_Table(c, "grouped_gemm", "mxfp4", "bf16", _K3, "w4a16_mxfp4", 256) for c in ("b200", "gb200")),
-    *(_Table(c, "grouped_gemm", "mxfp4", "fp8", _K3, "w4a8_mxfp4_mxfp8", 256) for c in ("b200", "gb200")),
-    _Table("h200", "grouped_gemm", "mxfp4", "bf16", _K3, "w4a16_mxfp4", 1),
+    *(_Table(c, "grouped_gemm_packed", "mxfp4", "bf16", _K3, "w4a16_mxfp4", 256) for c in ("b200", "gb200")),
+    *(
+        _Table(c, "grouped_gemm_packed", "mxfp4", "fp8", _K3, "w4a8_mxfp4_mxfp8", 256, tile=256)
+        for c in ("b200", "gb200")
+    ),
+    _Table("h200", "grouped_gemm_packed", "mxfp4", "bf16", _K3, "w4a16_mxfp4", 1),
     *(_Table(c, "grouped_gemm", "fp8", "fp8", _DS.format(c), "fp8_block", 128, limited=True) for c in ("b200", "h200")),
 )
 
@@ -66,7 +71,8 @@ def _served(t: _Table) -> Group:
         bad[here] = overtaken(seconds[here], numbers(table, "num_tokens")[here])
     name = f"{t.family} {t.chip} {t.form} {t.rate}"
     group = screened(name, t.chip, t.family, t.rate, _features(t, table, *loads), seconds, bad, t.source)
-    return _also(group, _LIMITED, len(every) - len(table))
+    fixed = {"tile_rows": float(t.tile)} if t.tile else {}
+    return replace(_also(group, _LIMITED, len(every) - len(table)), fixed=fixed)
 
 
 def _system(row: Mapping[str, str], chip: str) -> bool:
@@ -75,8 +81,7 @@ def _system(row: Mapping[str, str], chip: str) -> bool:
 
 
 def _also(group: Group, reason: str, count: int) -> Group:
-    flagged = {**group.flagged, reason: count} if count else group.flagged
-    return Group(**{**vars(group), "flagged": flagged})
+    return replace(group, flagged={**group.flagged, reason: count} if count else group.flagged)
 
 
 def _load(row: Mapping[str, str], limited: bool) -> tuple[float, float]:
@@ -94,7 +99,7 @@ def _features(t: _Table, table: Sequence[dict[str, str]], touched: Column, rows:
     width = np.ceil(inter / cut / t.block) * t.block
     work = _products(t.form, hidden, width, touched, rows, ("w13", "w2"))
     choices = tokens * topk
-    around = size(rows, 2 * width + hidden, hidden + width, touched, choices * ranks / experts, 2 * choices * hidden)
+    around = size(rows, 2 * width + hidden, touched, choices * ranks / experts, 2 * choices * hidden)
     return work | around | {"launches": np.full(len(rows), 2.0)}
 
 
@@ -125,8 +130,8 @@ def _h800() -> Group:
     hidden, inter, experts, mean = (numbers(table, n) for n in names)
     up = _products("fp8", hidden, inter, experts, experts * mean, ("w13",))
     down = _products("fp8", hidden, inter, experts, experts * mean, ("w2",))
-    up |= size(experts * mean, 2 * inter, hidden, experts, mean)
-    down |= size(experts * mean, hidden, inter, experts, mean)
+    up |= size(experts * mean, 2 * inter, experts, mean)
+    down |= size(experts * mean, hidden, experts, mean)
     work = {n: np.concatenate([up[n], down[n]]) for n in up}
     seconds = np.concatenate([numbers(table, "up_proj_us"), numbers(table, "down_proj_us")]) * 1e-6
     # not screened by `overtaken`: two kernels, and no series of one

@@ -1,7 +1,7 @@
 """Rows of a public table as the time model sees them: what a kernel or an exchange was asked, and how long it took."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +12,8 @@ class Group:
     """Rows that share one curve: one chip, one kernel, one format.
 
     `features` are columns of the same length as `seconds`; `shape` numbers the distinct problems, so that a fold never
-    holds a repetition of what was fitted. `flagged`: rows left out, by reason.
+    holds a repetition of what was fitted. `flagged`: rows left out, by reason. `fixed`: parameters of the curve that
+    are known beforehand. `used`: a machine is priced by this curve, and not by another table of the same exchange.
     """
 
     name: str
@@ -24,6 +25,8 @@ class Group:
     shape: np.ndarray
     source: str
     flagged: Mapping[str, int]
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    used: bool = True
 
     def __post_init__(self) -> None:
         wrong = [n for n, column in self.features.items() if len(column) != len(self.seconds)]

@@ -1,7 +1,7 @@
 """Public tables of Kimi Delta Attention kernels as rows for the time model.
 
-Four kernels that do not share a curve: the chunked form of prefill, the recurrent step of decode, verification that
-keeps a state for each token, and the short convolution. A table's rows are one layer on one rank.
+Three kernels that do not share a curve: the chunked form of prefill, the recurrent step of decode and verification
+(which keeps a state for each token), and the short convolution. A table's rows are one layer on one rank.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def _sizes(rows: Rows) -> tuple[Column, Column, Column]:
 
 def _features(**columns: Column) -> dict[str, Column]:
     blank = np.zeros(len(columns["bytes"]))
-    every = {n: blank for n in ("flops", "bytes", "resident", "ctas", "steps")}
+    every = {n: blank for n in ("flops", "bytes", "resident", "ctas", "steps", "copied")}
     return {**every, "splits": blank + 1, **columns}
 
 
@@ -76,22 +76,17 @@ def _chunk(rows: Rows) -> dict[str, Column]:
 
 
 def _step(rows: Rows) -> dict[str, Column]:
-    """One token a request: the state is read and written in place, so that a repeated launch may find it in L2."""
+    """The state is read and written in place, and kept once more after each token but the last of a verification, so
+    that a repeated launch may find it in L2."""
     heads, requests, tokens = _sizes(rows)
-    moved = np.zeros(len(rows))
-    values = {"requests": requests, "rows": requests * tokens, "attn_tp": 1.0}
+    values = {"requests": requests, "rows": requests * tokens, "verify": tokens, "attn_tp": 1.0}
+    moved, copied = np.zeros(len(rows)), np.zeros(len(rows))
     for count in np.unique(heads):
         kda = KDA(7168, int(count), _WIDTH, _CONV, full_rank_gate=True)
         op = named(kda_work.decode(kda, (), _PRECISION), "kda_state")
         moved = np.where(heads == count, evaluate(op.bytes, values), moved)
-    return _features(bytes=moved, resident=_state(heads, requests), steps=tokens)
-
-
-def _verify(rows: Rows) -> dict[str, Column]:
-    """These kernels write the state after each token, from which a rejected draft is undone."""
-    heads, requests, tokens = _sizes(rows)
-    moved = (1.0 + tokens) * _state(heads, requests) + 10.0 * _WIDTH * heads * requests * tokens
-    return _features(bytes=moved, resident=moved, steps=tokens)
+        copied = np.where(heads == count, evaluate(op.shape["copied"], values), copied)
+    return _features(bytes=moved, copied=copied, resident=_state(heads, requests), steps=tokens)
 
 
 def _conv_step(rows: Rows) -> dict[str, Column]:
@@ -115,8 +110,13 @@ def _channels(heads: Column) -> Column:
 _KERNELS: dict[str, tuple[tuple[str, ...], Callable[[Rows], dict[str, Column]]]] = {
     "state_chunk": (("chunk_kda",), _chunk),
     # the kernel of 12 heads does the convolution, too: 3.5 % more bytes, left out
-    "state": (("fused_recurrent_kda_packed_decode", "kda_fused_decode"), _step),
-    "state_verify": (("fused_kda_decode_mtp_dspark", "fused_sigmoid_gating_delta_rule_update"), _verify),
-    "conv": (("causal_conv1d_update",), _conv_step),
-    "conv_prefill": (("causal_conv1d_fn_qkv3",), _conv_prefill),
+    "state": (
+        (
+            *("fused_recurrent_kda_packed_decode", "kda_fused_decode"),
+            *("fused_kda_decode_mtp_dspark", "fused_sigmoid_gating_delta_rule_update"),
+        ),
+        _step,
+    ),
+    "convolution": (("causal_conv1d_update",), _conv_step),
+    "convolution_prefill": (("causal_conv1d_fn_qkv3",), _conv_prefill),
 }

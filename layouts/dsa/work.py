@@ -9,22 +9,22 @@ from layouts.symbols import INDEX_TABLE_TOKENS, INDEX_TOKENS, KV_TOKENS, PREFIX_
 
 def decode_scores(indexer: Indexer) -> tuple[Op, ...]:
     """Scores of a decode step over the replicated index keys."""
-    return _scores(indexer, INDEX_TOKENS * VERIFY, INDEX_TOKENS, INDEX_TABLE_TOKENS * VERIFY)
+    return _scores(Family.INDEX, indexer, INDEX_TOKENS * VERIFY, INDEX_TOKENS, INDEX_TABLE_TOKENS * VERIFY)
 
 
 def prefill_scores(indexer: Indexer) -> tuple[Op, ...]:
     """Scores of a prefill chunk: each of its rows against the keys before it."""
-    return _scores(indexer, ROWS * PREFIX_TOKENS, KV_TOKENS)
+    return _scores(Family.INDEX_PREFILL, indexer, ROWS * PREFIX_TOKENS, KV_TOKENS)
 
 
-def _scores(indexer: Indexer, pairs: Expr, keys: Expr, room: Expr | None = None) -> tuple[Op, ...]:
+def _scores(family: Family, indexer: Indexer, pairs: Expr, keys: Expr, room: Expr | None = None) -> tuple[Op, ...]:
     """All index heads of `pairs` of (row, key); nothing where the layer shares another's index."""
     if indexer.shared:
         return ()
     return (
         Op(
             "index_scores",
-            family=Family.ATTENTION,
+            family=family,
             rate=Rate.FP8,
             flops=pairs * (2 * indexer.heads * indexer.head_dim),
             bytes=keys * indexer.key_bytes,

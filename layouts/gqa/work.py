@@ -29,7 +29,8 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     """Ops of a decode or verify step."""
     tokens = WINDOW_TOKENS if gqa.window else KV_TOKENS
     room = (WINDOW_TABLE_TOKENS if gqa.window else TABLE_TOKENS) * VERIFY
-    core = _core("gqa_decode", gqa, precision, DCP * gqa.heads / ATTN_TP, tokens * VERIFY, tokens, room)
+    heads = DCP * gqa.heads / ATTN_TP
+    core = _core("gqa_decode", Family.ATTENTION_HEADS, gqa, precision, heads, tokens * VERIFY, tokens, room)
     exchanges = combine(gqa.heads, gqa.head_dim, gqa.head_dim, False)
     return (*gemms(tensors, precision), _prepare(gqa), core, *exchanges)
 
@@ -37,7 +38,7 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
 def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a prefill chunk; a window bounds the keys of a row at the window."""
     seen = WINDOW_PREFIX_TOKENS if gqa.window else PREFIX_TOKENS
-    core = _core("gqa_prefill", gqa, precision, gqa.heads / ATTN_TP, ROWS * seen, KV_TOKENS)
+    core = _core("gqa_prefill", Family.ATTENTION_PREFILL, gqa, precision, gqa.heads / ATTN_TP, ROWS * seen, KV_TOKENS)
     return (*gemms(tensors, precision), _prepare(gqa), core)
 
 
@@ -48,12 +49,19 @@ def _prepare(gqa: GQA) -> Op:
 
 
 def _core(
-    name: str, gqa: GQA, precision: Precision, heads: Expr, keys: Expr, tokens: Expr, room: Expr | None = None
+    name: str,
+    family: Family,
+    gqa: GQA,
+    precision: Precision,
+    heads: Expr,
+    keys: Expr,
+    tokens: Expr,
+    room: Expr | None = None,
 ) -> Op:
     """Attention of `heads` query heads over `keys` (query, key) pairs: 2 x head_dim for scores, as many for values."""
     return Op(
         name,
-        family=Family.ATTENTION,
+        family=family,
         rate=Rate.BF16,
         flops=heads * keys * (4 * gqa.head_dim),
         bytes=tokens * gqa.kv_bytes(precision["kv"].name) + heads * ROWS * (2 * _BF16 * gqa.head_dim),

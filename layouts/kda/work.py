@@ -1,6 +1,7 @@
 """Kimi Delta Attention: a recurrent state a head instead of a KV cache."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from hw.work import Family
 from layouts.expression import Expr
@@ -10,12 +11,17 @@ from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERI
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
+# bf16 values a row, head and channel that the kernels of the chunked form move together: the count at which one
+# bandwidth fits short and long prompts of the public tables
+_CHUNK_VALUES = 20
+_CHUNK = 64  # rows of a chunk: chunks of a prompt follow each other
+_PROMPT_WINDOW = 16  # rows that a CTA of the convolution walks over in a prompt
 _FLOPS = 7  # a state element and row: decay, both products and the outer update; the curves count the same
 
 
 def decode(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a decode or verify step: projections, short convolutions, one pass over the state, gated norm."""
-    return (*gemms(tensors, precision), *_around(kda), _recurrence(kda, precision))
+    return (*gemms(tensors, precision), *_around(kda, Family.CONVOLUTION, None), _recurrence(kda, precision))
 
 
 def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -24,11 +30,12 @@ def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
     width = kda.head_dim
     core = Op(
         "kda_chunk",
-        family=Family.STATE,
+        family=Family.STATE_CHUNK,
         flops=ROWS * (_FLOPS * kda.heads * width * width) / ATTN_TP,
-        bytes=ROWS * (8 * _BF16 * kda.heads * width) / ATTN_TP,
+        bytes=ROWS * (_CHUNK_VALUES * _BF16 * kda.heads * width) / ATTN_TP + _state_traffic(kda, precision),
+        shape={"ctas": REQUESTS * kda.heads / ATTN_TP, "steps": ROWS / REQUESTS * Fraction(1, _CHUNK)},
     )
-    return (*gemms(tensors, precision), *_around(kda), core)
+    return (*gemms(tensors, precision), *_around(kda, Family.CONVOLUTION_PREFILL, _PROMPT_WINDOW), core)
 
 
 def commit(kda: KDA, precision: Precision) -> Op:
@@ -44,6 +51,8 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
         family=Family.STATE,
         flops=ROWS * (_FLOPS * kda.heads * width * width) / ATTN_TP,
         bytes=_state_traffic(kda, precision) + ROWS * (5 * _BF16 * kda.heads * width) / ATTN_TP,
+        # a verification leaves the state after each token behind, from which a rejected draft is undone
+        shape={"steps": VERIFY, "copied": REQUESTS * (VERIFY + Expr.of(-1)) * _values(kda) / ATTN_TP},
         program_flops=_solved(kda),
     )
 
@@ -59,13 +68,20 @@ def _solved(kda: KDA) -> Expr:
 
 def _state_traffic(kda: KDA, precision: Precision) -> Expr:
     """The state of every running request, read once and written once."""
-    values = kda.heads * kda.head_dim * kda.head_dim
-    return REQUESTS * (2 * values * precision["state"].payload) / ATTN_TP
+    return REQUESTS * (2 * _values(kda) * precision["state"].payload) / ATTN_TP
 
 
-def _around(kda: KDA) -> tuple[Op, ...]:
+def _values(kda: KDA) -> int:
+    return kda.heads * kda.head_dim * kda.head_dim
+
+
+def _around(kda: KDA, family: Family, steps: int | None) -> tuple[Op, ...]:
+    """Short convolutions of q, k and v, and the gated norm. A decoded row reads and writes the window before it too."""
     width = kda.heads * kda.head_dim
+    window = 0 if steps is not None else kda.conv_kernel - 1
+    moved = ROWS * (2 * 3 * _BF16 * (1 + window) * width) / ATTN_TP
+    shape = {} if steps is None else {"steps": Expr.of(steps)}
     return (
-        elementwise("kda_conv", ROWS * (2 * 3 * _BF16 * width) / ATTN_TP),
+        Op("kda_conv", family=family, bytes=moved, shape=shape),
         elementwise("kda_gated_norm", ROWS * (3 * _BF16 * width) / ATTN_TP),
     )

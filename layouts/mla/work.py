@@ -9,6 +9,7 @@ from layouts.mla.shape import MLA
 from layouts.op import Op, elementwise, gemms
 from layouts.symbols import (
     ATTENTION_CTAS,
+    ATTENTION_SPLITS,
     ATTN_TP,
     BATCH,
     CHOSEN_TOKENS,
@@ -42,7 +43,7 @@ def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
     keys = SPARSE_PREFIX_TOKENS if mla.indexer else PREFIX_TOKENS
     core = Op(
         "mla_prefill",
-        family=Family.ATTENTION,
+        family=Family.ATTENTION_PREFILL,
         rate=Rate.BF16,
         flops=ROWS * keys * (2 * mla.heads * width) / ATTN_TP,
         bytes=KV_TOKENS * mla.kv_bytes(precision["kv"].name) + ROWS * (2 * _BF16 * mla.heads * width) / ATTN_TP,
@@ -64,10 +65,10 @@ def _attention(mla: MLA, precision: Precision) -> Op:
     pairs = BATCH * VERIFY * CHOSEN_TOKENS if mla.indexer else TABLE_TOKENS * VERIFY
     return Op(
         "mla_decode",
-        family=Family.ATTENTION,
+        family=Family.ATTENTION_SPARSE if mla.indexer else Family.ATTENTION,
         rate=Rate(precision["kv"].rate),
         flops=tokens * VERIFY * heads * (2 * (mla.kv_values + mla.kv_lora)),
         bytes=tokens * mla.kv_bytes(precision["kv"].name) + ROWS * heads * (_BF16 * (mla.kv_values + mla.kv_lora)),
-        ctas=ATTENTION_CTAS,
+        shape={"ctas": ATTENTION_CTAS, "splits": ATTENTION_SPLITS},
         program_flops=pairs * heads * (2 * (mla.kv_values + mla.kv_lora)),
     )

@@ -15,6 +15,7 @@ from layouts.symbols import (
     EP,
     EXPERT_ROWS,
     EXPERT_TP,
+    EXPERTS_RANK,
     EXPERTS_TOUCHED,
     MOE_ROWS,
 )
@@ -28,6 +29,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
     """Ops from the router to the combined output, on the rows that a rank brings."""
     width = moe.width
     sent = MOE_ROWS * moe.topk
+    grid = {"rows": MOE_ROWS, "experts": Expr.of(moe.experts)}
     multiplied = [t for t in tensors if t.rows is not None]
     before = [t for t in multiplied if not _routed(t) and not _after(t)]
     return (
@@ -39,6 +41,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             EP,
             share=BY_ALL_TO_ALL,
             program_payload=_room_to_send() * (_BF16 * width),
+            shape=grid,
         ),
         # an engine's message carries its expert's number in a header of its kernel's own
         exchange(
@@ -49,7 +52,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             share=BY_ALL_TO_ALL,
             program_payload=_room_to_send() * _INT32,
         ),
-        *(_expert_gemm(t, precision) for t in multiplied if _routed(t)),
+        *(_expert_gemm(t, precision, moe.topk) for t in multiplied if _routed(t)),
         elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP),
         exchange(
             "combine",
@@ -58,16 +61,32 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             EP,
             share=BY_ALL_TO_ALL,
             program_payload=_room_to_send() * (_BF16 * width),
+            shape=grid,
         ),
         *(gemm(t, precision) for t in multiplied if _after(t)),
     )
 
 
-def _expert_gemm(tensor: Tensor, precision: Precision) -> Op:
+def _expert_gemm(tensor: Tensor, precision: Precision, topk: int) -> Op:
     """Only the experts that a token chose are read; each row is multiplied with the one expert that it was sent to."""
     stored = tensor.format(precision)
     read = EXPERTS_TOUCHED * ((stored.payload + stored.scale) * tensor.parameters) / tensor.cut
-    return gemm(tensor, precision, Family.GROUPED_GEMM, read, _room_to_compute())
+    packed = stored.payload < 1 and stored.rate != "fp4"
+    family = Family.GROUPED_GEMM_PACKED if packed else Family.GROUPED_GEMM
+    shape = {
+        "rows": EXPERT_ROWS,
+        "groups": EXPERTS_TOUCHED,
+        "planned": EXPERT_ROWS / EXPERTS_RANK,
+        "columns": tensor.out * ONE / (ONE if tensor.cut_input else tensor.cut),
+        # rows that did not travel to their experts are gathered for them, and summed after
+        "copied": MOE_ROWS * (_topk_width(tensor, topk)) * (ONE + BY_ALL_TO_ALL * -1),
+    }
+    return gemm(tensor, precision, family, read, _room_to_compute(), shape)
+
+
+def _topk_width(tensor: Tensor, topk: int) -> int:
+    """Values of a row's copies on the side of the hidden width."""
+    return topk * (tensor.out if tensor.cut_input else tensor.inp)
 
 
 def _room_to_send() -> Expr:
