@@ -99,10 +99,12 @@ def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> di
 
 
 def _over(below: Mapping[str, Figure], above: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Both, where they differ the latter. An entry by rate replaces one without, and the other way round."""
-    stems = {path.rsplit(".", 1)[0] for path in above} | set(above)
-    kept = {p: f for p, f in below.items() if p not in stems and p.rsplit(".", 1)[0] not in above}
-    return {**kept, **above}
+    """Both, where they differ the latter. An entry without a rate replaces those by rate; an entry by rate leaves the
+    other rates as they were."""
+    stems = {path.rpartition(".")[0] for path in above if path.rpartition(".")[2] in _NEAREST}
+    spread_out = {f"{path}.{rate}": below[path] for path in stems & below.keys() for rate in _NEAREST}
+    kept = {p: f for p, f in below.items() if p not in stems and p.rpartition(".")[0] not in above}
+    return {**kept, **spread_out, **above}
 
 
 def read_fits(path: pathlib.Path) -> dict[str, Figure]:
