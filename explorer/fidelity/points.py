@@ -45,6 +45,7 @@ def read_row(cells: Cells, run_id: str, source: str) -> Run:
         output_tokens=cells.count("output_tokens"),
         context=cells.count("context"),
         concurrency=cells.count("concurrency"),
+        shortest=names.shortest(cells.text("source") or ""),
         layout=cells.needed("layout"),
         stated_gpus=cells.count("gpus"),
         verify_width=cells.count("verify_width"),

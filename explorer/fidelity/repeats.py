@@ -70,6 +70,15 @@ def ambiguous(runs: Sequence[Run]) -> tuple[bool, ...]:
     return tuple(run.inputs in apart for run in runs)
 
 
+def of_ambiguous_configuration(runs: Sequence[Run]) -> tuple[bool, ...]:
+    """Whether some run of the same configuration is ambiguous, at whatever load: then nobody knows of this one either.
+
+    Whether a server speculates is decided when it starts, not by how many clients come.
+    """
+    doubtful = {run.configuration for run, apart in zip(runs, ambiguous(runs), strict=True) if apart}
+    return tuple(run.configuration in doubtful for run in runs)
+
+
 def noise_floor(runs: Iterable[Run]) -> Mapping[str, Noise]:
     """By quantity, how far repeated measurements of equal inputs lie apart; absent where nothing was repeated."""
     alike = groups(runs)

@@ -1,7 +1,7 @@
 """A measured run as its source states it, and a prediction of one quantity of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -48,7 +48,8 @@ class Run:
 
     `model` is a preset or a path, `stated_model` what the source calls it; `hardware` is a chip. An aggregated run has
     `pool`, a disaggregated one `prefill` and `decode`, one that states its layout as text has `layout` and
-    `stated_gpus`. `verify_width` and `accept_length` are None where speculation is unknown. `repaired` says what was
+    `stated_gpus`. `shortest`: the least length that the benchmark draws, over the one that it states, which is the
+    longest. `verify_width` and `accept_length` are None where speculation is unknown. `repaired` says what was
     read otherwise than stated, and why.
     """
 
@@ -75,6 +76,7 @@ class Run:
     stated_gpus: int | None = None
     verify_width: int | None = None
     accept_length: float | None = None
+    shortest: float = 1.0
     measured: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     repaired: str | None = None
 
@@ -90,6 +92,24 @@ class Run:
             return self.stated_gpus
         each = [pool.gpus for pool in self.pools]
         return None if None in each else sum(g for g in each if g is not None)
+
+    @property
+    def mean_share(self) -> float:
+        """Mean length of a uniform draw between the shortest and the stated one, over the stated one."""
+        return (1.0 + self.shortest) / 2.0
+
+    @property
+    def unstated(self) -> bool:
+        """Whether a pool says neither how many workers it has nor what each of them runs."""
+        apart = tuple(pool for pool in (self.prefill, self.decode) if pool is not None)
+        return any(pool.workers is None and pool.batch is None for pool in apart)
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """What is served, whatever the load: runs of one configuration speculate all or none."""
+        pools = tuple(replace(pool, workers=None, batch=None) for pool in self.pools)
+        served = (self.model, self.hardware, self.engine, self.gemm, self.moe, self.kv, self.mode, self.layout)
+        return (*served, *pools)
 
     @property
     def cut(self) -> tuple[object, ...]:

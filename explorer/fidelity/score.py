@@ -9,7 +9,7 @@ import numpy as np
 
 from explorer.fidelity.files import Loaded, Refusal
 from explorer.fidelity.metrics import Scores, ranking, scores
-from explorer.fidelity.repeats import Noise, ambiguous, distinct, noise_floor
+from explorer.fidelity.repeats import Noise, ambiguous, distinct, noise_floor, of_ambiguous_configuration
 from explorer.fidelity.runs import Interval, Run
 from hw.errors import MeshwrightError
 
@@ -77,11 +77,11 @@ class Scoreboard:
 def score(loaded: Loaded, predict: Predictor, progress: Progress = lambda stage, fraction: None) -> Scoreboard:
     """Predict every distinct run and score it. A run that the predictor refuses (MeshwrightError) is counted."""
     found = distinct(loaded.runs)
-    unclear = ambiguous(found.runs)
+    unclear, doubtful = ambiguous(found.runs), of_ambiguous_configuration(found.runs)
     rows = [row for refusal in loaded.refused for row in _unread(refusal)]
-    for done, (run, apart) in enumerate(zip(found.runs, unclear, strict=True)):
+    for done, (run, apart, doubt) in enumerate(zip(found.runs, unclear, doubtful, strict=True)):
         progress("predicting", done / len(found.runs))
-        rows += _rows(run, apart, predict)
+        rows += _rows(run, "ambiguous" if apart else "unstated" if run.unstated else "", doubt, predict)
     quiet = [run for run, apart in zip(found.runs, unclear, strict=True) if not apart]
     return Scoreboard(
         sets=tuple(_sets(rows)),
@@ -100,8 +100,9 @@ def _unread(refusal: Refusal) -> Iterator[ScoreRow]:
         yield ScoreRow(refusal.id, quantity, (quantity, ALL), quantity, refused=refusal.reason)
 
 
-def _rows(run: Run, apart: bool, predict: Predictor) -> Iterator[ScoreRow]:
-    """A row for each measured quantity."""
+def _rows(run: Run, apart: str, doubt: bool, predict: Predictor) -> Iterator[ScoreRow]:
+    """A row for each measured quantity. `apart`: why the run is scored in a set of its own, if it is; `doubt`: whether
+    another load of its configuration is ambiguous."""
     predicted: Mapping[str, Interval] = {}
     reason = None
     try:
@@ -109,8 +110,8 @@ def _rows(run: Run, apart: bool, predict: Predictor) -> Iterator[ScoreRow]:
     except MeshwrightError as error:
         reason = str(error)
     for quantity, measured in run.measured.items():
-        own = f"{quantity} ambiguous" if apart else quantity
-        sets = (own, ALL) if apart else (own, *(f"{quantity}: {part}" for part in _parts(run)), ALL)
+        own = f"{quantity} {apart}" if apart else quantity
+        sets = (own, ALL) if apart else (own, *(f"{quantity}: {part}" for part in _parts(run, doubt)), ALL)
         value = predicted.get(quantity)
         why = reason or _unusable(quantity, value)
         # a file may be called what a chip or a quantity is called: still one row of the set
@@ -123,13 +124,13 @@ def _blind(run: Run) -> Run:
     return replace(run, measured=MappingProxyType(dict.fromkeys(run.measured, float("nan"))))
 
 
-def _parts(run: Run) -> Iterator[str]:
+def _parts(run: Run, doubt: bool) -> Iterator[str]:
     """The parts of a quantity's set that a run counts in beside the whole."""
     yield run.source
     if run.layout is None:
         yield run.mode
-        if any(pool.batch is not None for pool in run.pools):
-            yield from ("batch stated", f"{run.mode}, batch stated")
+    if not doubt:
+        yield "no load ambiguous"
     yield from (run.engine, run.hardware, run.model)
 
 
@@ -143,12 +144,12 @@ def _unusable(quantity: str, value: Interval | None) -> str | None:
 
 
 def _sets(rows: Sequence[ScoreRow]) -> Iterator[SetScore]:
-    """Quantities first, then those that are ambiguous, everything, and the parts of each quantity."""
+    """Quantities first, then what is scored apart, everything, and the parts of each quantity."""
     members: dict[str, list[ScoreRow]] = {}
     for row in rows:
         for name in row.sets:
             members.setdefault(name, []).append(row)
-    for name in sorted(members, key=lambda name: (":" in name, name == ALL, "ambiguous" in name, name)):
+    for name in sorted(members, key=lambda name: (":" in name, name == ALL, " " in name, name)):
         yield _set(name, members[name])
 
 

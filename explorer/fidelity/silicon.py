@@ -58,6 +58,7 @@ def read_row(cells: Cells, run_id: str, source: str) -> Run:
         input_tokens=inputs,
         output_tokens=outputs,
         concurrency=_concurrency(cells),
+        shortest=names.shortest(cells.text("silicon_data_source") or ""),
         measured=_measured(cells),
     )
     if mode == "agg":

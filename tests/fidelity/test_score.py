@@ -149,7 +149,7 @@ def test_runs_on_unknown_numbers_of_gpus_are_not_ranked() -> None:
         run(name, tpot, 1, mode="disagg", pool=None, prefill=Pool(None, 8), decode=Pool(None, tp))
         for name, tpot, tp in (("a", 1, 8), ("b", 2, 4))
     ]
-    assert sets(runs)["tpot"].pairs == 0
+    assert sets(runs)["tpot unstated"].pairs == 0
 
 
 def test_the_document_is_json_and_says_everything() -> None:

@@ -1,0 +1,1 @@
+"""From a step to a service: what a client sees when many requests run through an instance at once."""

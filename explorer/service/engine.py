@@ -1,0 +1,81 @@
+"""What a serving engine adds to the steps of the GPU: read from a data file, fitted to public runs."""
+
+import difflib
+import pathlib
+import tomllib
+from enum import StrEnum
+from typing import Any, Final
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from hw.errors import MeshwrightError
+
+_FILE: Final = pathlib.Path(__file__).with_name("engines.toml")
+ANY: Final = "other"
+
+
+class Policy(StrEnum):
+    """Which work an engine does first when prompts wait while others decode."""
+
+    PREFILL_FIRST = "prefill_first"  # all prompts that wait, then everybody's next token
+    MIXED = "mixed"  # a chunk of the oldest prompt rides along with every decode step
+
+
+class Engine(eqx.Module):
+    """Parameters of an engine, common to all models and machines. Seconds, shares and tokens.
+
+    `fixed_share`: part of the fixed time of kernels and exchanges that is left when they follow each other in a
+    captured graph. `step`, `request`: what a step takes besides, and for each request in it. `prefill_stretch`: a
+    prefill step over what its kernels take alone. `launch`: a launch outside of a graph. `arrival`: a request before
+    and after the GPU (HTTP, tokenising, scheduling). `chunk`: tokens of one prefill step, of each attention group where
+    `chunk_by_group`. `spread_tpot`, `spread_ttft`: half-widths of the 80 % ranges, as logarithms.
+    """
+
+    name: str = eqx.field(static=True)
+    policy: Policy = eqx.field(static=True)
+    chunk: int = eqx.field(static=True)
+    chunk_by_group: bool = eqx.field(static=True)
+    fixed_share: Float[Array | np.ndarray, ""]
+    step: Float[Array | np.ndarray, ""]
+    request: Float[Array | np.ndarray, ""]
+    prefill_stretch: Float[Array | np.ndarray, ""]
+    launch: Float[Array | np.ndarray, ""]
+    arrival: Float[Array | np.ndarray, ""]
+    spread_tpot: Float[Array | np.ndarray, ""]
+    spread_ttft: Float[Array | np.ndarray, ""]
+
+
+FITTED: Final = ("fixed_share", "step", "request", "prefill_stretch", "launch", "arrival")
+
+
+def engine_names() -> tuple[str, ...]:
+    """Engines with parameters of their own; any other is priced as `other`, the mean of them."""
+    return tuple(_document())
+
+
+def load_engine(name: str) -> Engine:
+    """The engine of this name; raises MeshwrightError for one that the data file does not know."""
+    engines = _document()
+    if name not in engines:
+        near = difflib.get_close_matches(str(name), engines, n=1, cutoff=0.0)
+        raise MeshwrightError(f"unknown engine {name!r}: nearest is {near[0]!r}; known are {', '.join(engines)}")
+    entry = engines[name]
+    return Engine(
+        name=name,
+        policy=Policy(entry["policy"]),
+        chunk=int(entry["chunk"]),
+        chunk_by_group=bool(entry["chunk_by_group"]),
+        **{what: np.float64(entry[what]["value"]) for what in (*FITTED, "spread_tpot", "spread_ttft")},
+    )
+
+
+def engine_for(name: str) -> Engine:
+    """The engine of a measured run; one that has no parameters of its own runs as `other`."""
+    return load_engine(name if name in engine_names() else ANY)
+
+
+def _document() -> dict[str, Any]:
+    document = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return {name: entry for name, entry in document.items() if name != "sources"}

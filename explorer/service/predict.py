@@ -1,0 +1,183 @@
+"""A measured run's quantities predicted from what its source states, and nothing that was measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from explorer.fidelity.runs import Interval, Pool, Run
+from explorer.request import Phase
+from explorer.service.engine import Engine, engine_for
+from explorer.service.pools import Priced, Refused, priced, question
+from explorer.service.queue import Clients, Latency, aggregated, decode_step, disaggregated, prefill_step
+from explorer.service.steps import Steps
+from hw.compat import in_x64
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run ready for the queue: clients, and the steps of its pools. `workers`: of prefill and decode, where apart."""
+
+    engine: Engine
+    clients: Clients
+    decode: Priced
+    prefill: Priced
+    workers: tuple[float, float] | None
+
+    def latency(self, decode: Steps | None = None, prefill: Steps | None = None) -> Latency:
+        """What a client sees, with these steps or with others of the same loads."""
+        steps = (decode or self.decode.steps, prefill or self.prefill.steps)
+        groups = float(self.prefill.groups)
+        if self.workers is None:
+            return aggregated(self.engine, self.clients, *steps, groups)
+        return disaggregated(self.engine, self.clients, *steps, self.workers, groups)
+
+
+def served(run: Run) -> Served:
+    """Price the pools of a run; raises MeshwrightError for what it does not state and for layouts that cannot be."""
+    apart = run.prefill is not None and run.decode is not None
+    decode = priced(question(run, run.decode or run.pool, Phase.DECODE))
+    prefill = priced(question(run, run.prefill or run.pool, Phase.PREFILL))
+    workers = _workers(run.prefill), _workers(run.decode)
+    capacity = float(decode.steps.capacity) * (workers[1] if apart else 1.0)
+    if capacity < 1:
+        raise Refused("the pool holds no request: weights and reserve leave no room for the KV of one")
+    clients = Clients(
+        requests=np.float64(_requests(run, capacity) / (1.0 if apart else _workers(run.pool))),
+        input_tokens=np.float64(run.mean_share * (run.input_tokens or run.context or 1)),
+        output_tokens=np.float64(run.mean_share * (run.output_tokens or 1)),
+        accept=np.float64(run.accept_length or 1.0),
+        spread=np.float64(2.0 * (1.0 - run.shortest) / (1.0 + run.shortest)),
+    )
+    return Served(engine_for(run.engine), clients, decode, prefill, workers if apart else None)
+
+
+def predict(run: Run) -> dict[str, Interval]:
+    """What a run would measure, by quantity, each with its 80 % range; raises MeshwrightError with the reason."""
+    known = _QUANTITIES[run.phase]
+    if unknown := set(run.measured) - set(known):
+        raise Refused(f"{', '.join(sorted(unknown))} in phase {run.phase} is not predicted: {', '.join(known)} are")
+    found = served(run)
+    wanted = [name for name in known if name in run.measured or not run.measured]
+    return {name: known[name].interval(found) for name in wanted}
+
+
+def _workers(pool: Pool | None) -> float:
+    """Workers of a pool; one where the source leaves them blank."""
+    return float((pool.workers if pool is not None else None) or 1)
+
+
+def _requests(run: Run, capacity: float) -> float:
+    """Requests in flight: stated, or as many as the stated batch makes; a run that states its layout as text and no
+    load is saturated."""
+    if run.concurrency is not None:
+        return float(run.concurrency)
+    pool = run.decode or run.pool
+    if pool is not None and pool.batch is not None:
+        return float(pool.batch * (pool.attention_dp or 1) * (pool.workers or 1))
+    if pool is None:
+        return capacity
+    raise Refused("neither concurrency nor a batch size is stated: the number of running requests is unknown")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How one quantity follows from steps; `spread` names the engine's parameter in it."""
+
+    of: Callable[[Served, Steps, Steps], float]
+    spread: str
+
+    @in_x64
+    def interval(self, found: Served) -> Interval:
+        """The value with its range: of the ops through the steps, and the engine's own."""
+        d, p = found.decode.steps, found.prefill.steps
+        ends = ((d, p), (_at(d, d.fast), _at(p, p.fast)), (_at(d, d.slow), _at(p, p.slow)))
+        value, *others = (float(self.of(found, *steps)) for steps in ends)
+        own = float(getattr(found.engine, self.spread))
+        below, above = (float(np.hypot(np.log(end / value), own)) for end in sorted(others))
+        return Interval(value, value * float(np.exp(-below)), value * float(np.exp(above)))
+
+
+def _at(steps: Steps, gpu: np.ndarray) -> Steps:
+    """The same steps with other seconds; what is fixed scales with them."""
+    scale = gpu / np.asarray(steps.gpu)
+    return Steps(steps.loads, gpu, gpu, gpu, steps.fixed * scale, steps.launches, steps.running)
+
+
+def _tpot(found: Served, decode: Steps, prefill: Steps) -> float:
+    return float(found.latency(decode, prefill).tpot)
+
+
+def _ttft(found: Served, decode: Steps, prefill: Steps) -> float:
+    return float(found.latency(decode, prefill).ttft)
+
+
+def _step(found: Served, decode: Steps, prefill: Steps) -> float:
+    """Seconds of a decode step with every request running that fits."""
+    running = np.minimum(found.clients.requests, decode.capacity)
+    return float(decode_step(found.engine, decode, running))
+
+
+def _between_tokens(found: Served, decode: Steps, prefill: Steps) -> float:
+    return _step(found, decode, prefill) / float(found.clients.accept)
+
+
+def _output_rate(found: Served, decode: Steps, prefill: Steps) -> float:
+    """Accepted tokens a second and GPU while clients keep asking."""
+    latency = found.latency(decode, prefill)
+    clients = found.clients
+    seconds = latency.ttft + clients.output_tokens * latency.tpot
+    return float(clients.requests * clients.output_tokens / seconds) / _gpus(found)
+
+
+def _decode_rate(found: Served, decode: Steps, prefill: Steps) -> float:
+    """Accepted tokens a second and GPU of decode alone."""
+    running = np.minimum(found.clients.requests, decode.capacity)
+    return float(running / _between_tokens(found, decode, prefill)) / found.decode.gpus
+
+
+def _prompt_step(found: Served, decode: Steps, prefill: Steps) -> float:
+    return float(prefill_step(found.engine, prefill, _chunk(found)))
+
+
+def _prompt_rate(found: Served, decode: Steps, prefill: Steps) -> float:
+    """Prompt tokens a second and GPU of full chunks, one in each pipeline stage."""
+    tokens = _chunk(found) * found.prefill.stages
+    return tokens / _prompt_step(found, decode, prefill) / found.prefill.gpus
+
+
+def _chunk(found: Served) -> float:
+    engine = found.engine
+    return float(engine.chunk * (found.prefill.groups if engine.chunk_by_group else 1))
+
+
+def _gpus(found: Served) -> float:
+    if found.workers is None:
+        return found.decode.gpus
+    return found.prefill.gpus * found.workers[0] + found.decode.gpus * found.workers[1]
+
+
+_TPOT, _TTFT = "spread_tpot", "spread_ttft"
+_QUANTITIES: Final[Mapping[str, Mapping[str, Quantity]]] = MappingProxyType(
+    {
+        "serve": {
+            "tpot": Quantity(_tpot, _TPOT),
+            "ttft": Quantity(_ttft, _TTFT),
+            "itl_median": Quantity(_between_tokens, _TPOT),
+            "step": Quantity(_step, _TPOT),
+            "tokens_per_second_per_gpu": Quantity(_output_rate, _TPOT),
+        },
+        "decode": {
+            "step": Quantity(_step, _TPOT),
+            "tpot": Quantity(_between_tokens, _TPOT),
+            "tokens_per_second_per_gpu": Quantity(_decode_rate, _TPOT),
+        },
+        "prefill": {
+            "step": Quantity(_prompt_step, _TTFT),
+            "ttft": Quantity(_ttft, _TTFT),
+            "tokens_per_second_per_gpu": Quantity(_prompt_rate, _TTFT),
+        },
+    }
+)

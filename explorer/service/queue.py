@@ -1,0 +1,158 @@
+"""Steps shared by many requests: what one of them waits for its first token, and between the later ones.
+
+A closed loop of clients, each with one request in flight, on an instance that computes one step at a time. Whatever
+the order, a round in which each of n running requests is served once takes n prompts and one answer's steps:
+
+    round(n) = n x prompt + output x step(n)
+
+The order decides how a round is split between the first token and those after it. Little's law does the rest: clients
+beyond those that fit wait their part of the rounds before them.
+"""
+
+from typing import Final, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from explorer.service.engine import Engine, Policy
+from explorer.service.steps import Steps
+
+# A server busier than this is full: the formula for chance would grow without bound.
+_BUSIEST: Final = 0.9
+_ITERATIONS: Final = 40  # of a damped fixed point: halves what is left each time
+
+
+class Clients(eqx.Module):
+    """Who asks: requests in flight, mean tokens of a prompt and of an answer, tokens accepted a step (1: no drafts).
+
+    `spread`: how far lengths lie apart, (longest - shortest) / mean of a uniform draw. `rounds`: requests that each
+    client sends, one after the other; all send their first at once.
+    """
+
+    requests: Float[ArrayLike, ""]
+    input_tokens: Float[ArrayLike, ""]
+    output_tokens: Float[ArrayLike, ""]
+    accept: Float[ArrayLike, ""] = 1.0
+    spread: Float[ArrayLike, ""] = 0.0
+    rounds: int = eqx.field(static=True, default=10)
+
+
+class Latency(NamedTuple):
+    """Mean seconds until the first token, and for each one after it; `running`: requests in decode at once."""
+
+    ttft: Float[Array, ""]
+    tpot: Float[Array, ""]
+    running: Float[Array, ""]
+
+
+def decode_step(engine: Engine, steps: Steps, running: ArrayLike) -> Array:
+    """Seconds of a decode step: what is left of the fixed times in a graph, and the engine's own work."""
+    at = steps.at(running)
+    on_gpu = at.gpu - (1.0 - engine.fixed_share) * at.fixed
+    return on_gpu + engine.step + engine.request * jnp.asarray(running)
+
+
+def prefill_step(engine: Engine, steps: Steps, tokens: ArrayLike) -> Array:
+    """Seconds of a prefill step outside of a graph: its kernels, or their launches where those take longer.
+
+    Some layers wait for the host and others do not: the two add up as squares, and neither is ever without a slope.
+    """
+    at = steps.at(tokens)
+    return jnp.hypot(engine.prefill_stretch * at.gpu, engine.launch * at.launches)
+
+
+def aggregated(engine: Engine, clients: Clients, decode: Steps, prefill: Steps, groups: ArrayLike = 1.0) -> Latency:
+    """One instance that computes prompts and answers. `groups`: attention groups that share a prefill step."""
+    running = jnp.maximum(jnp.minimum(clients.requests, decode.capacity), 1.0)
+    step = decode_step(engine, decode, running)
+    answer = step * clients.output_tokens / clients.accept
+    together = jnp.inf if engine.policy is Policy.MIXED else running
+    each = _filled(engine, clients, prefill, groups, together)
+    round_ = running * each + answer
+    # where prompts ride along with decode steps, answers end as far apart as their prompts were computed
+    apart = running * each if engine.policy is Policy.MIXED else 0.0
+    alone = _alone(engine, clients, prefill, groups)
+    first = alone + _queue(clients, running, each, round_, apart)
+    between = jnp.maximum(round_ - first, answer) / clients.output_tokens
+    first = engine.arrival + first + step / 2.0
+    served = first + clients.output_tokens * between
+    return Latency(first + _waiting(clients, running) * served, between, running)
+
+
+def disaggregated(
+    engine: Engine,
+    clients: Clients,
+    decode: Steps,
+    prefill: Steps,
+    workers: tuple[ArrayLike, ArrayLike] = (1.0, 1.0),
+    groups: ArrayLike = 1.0,
+) -> Latency:
+    """Prompts on `workers[0]` instances, answers on `workers[1]` others; a request is always on one of the two.
+
+    The requests in decode follow from where they spend their time: n x answer / (first token + answer).
+    """
+    prefillers, decoders = (jnp.asarray(w, dtype=float) for w in workers)
+    requests = jnp.asarray(clients.requests, dtype=float)
+    alone = _alone(engine, clients, prefill, groups)
+    each = _filled(engine, clients, prefill, groups, jnp.inf) / prefillers
+
+    def answer(running: Array) -> Array:
+        step = decode_step(engine, decode, jnp.maximum(running / decoders, 1.0))
+        return step * clients.output_tokens / clients.accept
+
+    def settle(running: Array, _: None) -> tuple[Array, None]:
+        held = jnp.minimum(running, decode.capacity * decoders)
+        # a prefill pool that cannot keep up holds the others back
+        cycle = jnp.maximum(alone + answer(held), requests * each)
+        return 0.5 * (running + requests * answer(held) / cycle), None
+
+    running, _ = jax.lax.scan(settle, requests, None, length=_ITERATIONS)
+    running = jnp.minimum(running, decode.capacity * decoders)
+    answering = answer(running)
+    behind = jnp.maximum(requests * each - answering - alone, 0.0)
+    queued = _queue(clients, requests, each, alone + answering, requests * each)
+    return Latency(engine.arrival + alone + behind + queued, answering / clients.output_tokens, running)
+
+
+def _queue(clients: Clients, running: Array, each: Array, round_: Array, apart: ArrayLike) -> Array:
+    """Mean seconds that a prompt waits for the prompts before it, over all rounds.
+
+    The first prompts come at once. Later ones come as answers end: within a window that widens with the root of the
+    rounds, as lengths add up at random, and is at least `apart`. Prompts that take longer than their window queue up;
+    others only meet by chance, as at a server with constant service times that is busy for their part of a round.
+    """
+    later = jnp.arange(1, clients.rounds)
+    drawn = jnp.minimum(jnp.sqrt(later) * clients.spread, 1.0) * round_
+    window = jnp.maximum(drawn, apart)
+    work = running * each
+    busy = jnp.minimum(work / round_, _BUSIEST)
+    by_chance = jnp.minimum(busy / (2.0 * (1.0 - busy)) * each, work / 2.0)
+    in_line = jnp.maximum(work - window, 0.0) / 2.0
+    waits = jnp.maximum(by_chance, in_line)
+    return (work / 2.0 + waits.sum()) / clients.rounds
+
+
+def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike) -> Array:
+    """Seconds of a prompt that nothing competes with: it fills chunks of its own group, the other groups idle."""
+    tokens = jnp.asarray(clients.input_tokens, dtype=float)
+    chunk = jnp.minimum(tokens, _chunk(engine, groups) / groups)
+    return prefill_step(engine, prefill, chunk * groups) * tokens / chunk
+
+
+def _filled(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, waiting: ArrayLike) -> Array:
+    """Seconds of a prompt whose chunks are filled up by those of others that wait."""
+    tokens = jnp.asarray(clients.input_tokens, dtype=float)
+    chunk = jnp.minimum(tokens * waiting, _chunk(engine, groups))
+    return prefill_step(engine, prefill, chunk) * tokens / chunk
+
+
+def _chunk(engine: Engine, groups: ArrayLike) -> Array:
+    """Tokens of a full prefill step of the instance."""
+    return engine.chunk * (jnp.asarray(groups, dtype=float) if engine.chunk_by_group else jnp.ones(()))
+
+
+def _waiting(clients: Clients, running: Array) -> Array:
+    """Rounds that a request waits before one of those that run makes room for it."""
+    return jnp.maximum(clients.requests / running - 1.0, 0.0)

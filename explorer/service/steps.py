@@ -1,0 +1,91 @@
+"""Seconds of the steps that a service runs: decode at any number of running requests, prefill at any chunk."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from explorer.evaluate import Case, Tables, holding, timing
+from explorer.request import Request
+from hw.arithmetic import Exact
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
+from hw.machine import Machine
+from hw.programs import kept
+from layouts.cut import Cut, cut_of
+from layouts.layout import Layout
+
+
+class Steps(eqx.Module):
+    """Steps at several loads, seconds on the GPU; `fast` and `slow` at the ends of the machine's 80 % range.
+
+    `fixed`: the part of `gpu` that kernels and exchanges take however little they do, of which `launches` are made.
+    `running`: how many of the requests of each load the KV pools of the instance hold.
+    """
+
+    loads: Float[Array | np.ndarray, " loads"]
+    gpu: Float[Array | np.ndarray, " loads"]
+    fast: Float[Array | np.ndarray, " loads"]
+    slow: Float[Array | np.ndarray, " loads"]
+    fixed: Float[Array | np.ndarray, " loads"]
+    launches: Float[Array | np.ndarray, " loads"]
+    running: Float[Array | np.ndarray, " loads"]
+
+    @property
+    def capacity(self) -> Float[Array, ""]:
+        """Requests that run at once when more wait than fit."""
+        return jnp.max(jnp.asarray(self.running))
+
+    def at(self, load: ArrayLike) -> "Steps":
+        """Every column at another load, linear between loads and level beyond the last."""
+        return jax.tree.map(lambda column: jnp.interp(jnp.asarray(load), self.loads, column), self)
+
+
+@in_x64
+def steps(
+    request: Request,
+    layout: Layout,
+    loads: Float[np.ndarray, " loads"],
+    contexts: ArrayLike,
+    tables: Tables | None = None,
+) -> Steps:
+    """Price a valid layout at several loads: running requests of the instance in decode, tokens of a chunk in prefill.
+
+    `contexts`: mean tokens of a request, one a load or one for all. `tables` may be handed in where several questions
+    share a model.
+    """
+    tables = tables or Tables(request.model, request.prefill)
+    loads = np.asarray(loads, np.float64)
+    lengths = np.array(np.broadcast_to(np.asarray(contexts, np.float64), loads.shape))
+    found = jax.device_get(_steps(request.case(), tables, cut_of(layout), loads, lengths))
+    return Steps(loads, *found)
+
+
+@kept(COMPILE_TO_RUN_ONCE)
+def _steps(case: Case, tables: Tables, cut: Cut, loads: Array, contexts: Array) -> tuple[Array, ...]:
+    ar = Exact()
+    at_ends = (case.machine.faster(), case.machine.slower())
+    probes = (_with_latency(case.machine, 0.0), _with_latency(case.machine, 1.0))
+    machines = jax.tree.map(lambda *leaves: jnp.stack(leaves), case.machine, *at_ends, *probes)
+
+    def one(load: Array, context: Array) -> tuple[Array, ...]:
+        of = (lambda c: c.load.chunk) if case.load.prefill else (lambda c: c.load.concurrency)
+        at = eqx.tree_at(lambda c: (of(c), c.load.context), case, (load, context))
+        values = tables.values(ar, cut, at.load, at.machine)
+        held = holding(ar, tables, cut, at, values)
+
+        def gpu(machine: Machine) -> Array:
+            moved = eqx.tree_at(lambda c: c.machine, at, machine)
+            return timing(ar, tables, cut, moved, values).gpu
+
+        whole, fast, slow, without, counted = jax.vmap(gpu)(machines)
+        return whole, fast, slow, whole - without, counted - without, held.running * cut.replicas * cut.attn_dp
+
+    return jax.vmap(one)(jnp.asarray(loads), jnp.asarray(contexts))
+
+
+def _with_latency(machine: Machine, seconds: float) -> Machine:
+    """A machine on which every launch costs this much before it does anything."""
+    fixed = (machine.curves.latency, machine.exchange.latency)
+    level = tuple(jnp.full_like(column, seconds) for column in fixed)
+    return eqx.tree_at(lambda m: (m.curves.latency, m.exchange.latency), machine, level)
