@@ -40,7 +40,13 @@ def main(
     chosen = [g for g in groups() if only in g.name]
     if not chosen:
         raise typer.BadParameter(f"no group's name holds {only!r}: such as {groups()[0].name!r}", param_hint="--only")
-    done = [fitted(g) for g in track(chosen, description="fitting", console=Console(stderr=True), transient=True)]
+    done: list[Fitted] = []
+    known: dict[tuple[str, ...], dict[str, float]] = {}
+    for group in track(chosen, description="fitting", console=Console(stderr=True), transient=True):
+        curve = (group.chip, group.family, group.rate)
+        done.append(fitted(group, known.get(curve)))
+        if group.used:
+            known.setdefault(curve, {}).update(done[-1].values)
     Console().print(_drawn(done))
     if write:
         _write(done)

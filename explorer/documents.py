@@ -30,6 +30,7 @@ class Schema(StrEnum):
     AUDIT = "audit/1"
     RUN = "run/1"
     TRACE = "trace/1"
+    CALIBRATION = "calibration/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:

@@ -95,7 +95,7 @@ def evaluate(ar: Arithmetic, tables: Tables, cut: Cut, case: Case) -> Evaluation
 def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Schedule:
     """When everything runs."""
     seconds = tables.step.op_seconds(ar, case.machine, values)
-    return tables.step.schedule(ar, seconds, cut, host_seconds(case, values))
+    return tables.step.schedule(ar, case.machine, seconds, cut, host_seconds(case, values))
 
 
 def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 from explorer.evaluate import Case, Tables, holding, host_seconds
 from explorer.request import Request
 from explorer.residents.budget import Memory
-from explorer.schedule import AHEAD, Schedule
+from explorer.contention import AHEAD
+from explorer.schedule import Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
@@ -31,12 +32,14 @@ from layouts.layout import Layout
 class Parts(eqx.Module):
     """The parts of a step, ops in the order of `StepTable.names`; zero for an alternative not taken.
 
-    `seconds` and `sent` bytes are those of one execution. `terms` are the parts of its time: fixed, memory or link,
+    `seconds` and `sent` bytes are those of one execution, `alone` its seconds without contention between streams,
+    which `seconds` has on average over the step. `terms` are the parts of its time: fixed, memory or link,
     compute or NIC, chain. `group`: size and stride of an exchange's group. `gathered`: 1 at positions that gather.
     """
 
     values: Mapping[str, Scalar]
     seconds: Float[Array, " ops"]
+    alone: Float[Array, " ops"]
     terms: Float[Array, "ops 4"]
     ctas: Float[Array, " ops"]
     group: Float[Array, "ops 2"]
@@ -133,7 +136,8 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
     """The parts of a step, traced in the exact arithmetic."""
     ar, table, machine = Exact(), tables.step, case.machine
     values = tables.values(ar, cut, case.load, machine)
-    seconds = table.op_seconds(ar, machine, values)
+    alone = table.op_seconds(ar, machine, values)
+    schedule = table.schedule(ar, machine, alone, cut, host_seconds(case, values))
     work, kernel_share = table.work(values)
     collective, exchange_share = table.collectives(values)
     share = jnp.concatenate([kernel_share, exchange_share])
@@ -142,13 +146,14 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
     sent = sent_bytes(collective.kind, collective.payload, collective.size)
     return Parts(
         values=values,
-        seconds=seconds,
+        seconds=alone + schedule.slowed / jnp.maximum(table.executions(cut), 1.0),
+        alone=alone,
         terms=jnp.concatenate([jnp.stack(t, axis=1) for t in terms]) * share[:, None],
         ctas=jnp.concatenate([work.ctas, jnp.zeros_like(sent)]),
         group=jnp.concatenate([jnp.ones((len(none), 2)), jnp.stack([collective.size, collective.stride], axis=1)]),
         sent=jnp.concatenate([none, sent]) * share,
         gathered=table.gather_share(cut),
-        schedule=table.schedule(ar, seconds, cut, host_seconds(case, values)),
+        schedule=schedule,
     )
 
 
@@ -158,7 +163,7 @@ def _price(case: Case, tables: Tables, cut: Cut) -> Any:
 
     def step(machine: Machine) -> Array:
         seconds = tables.step.op_seconds(ar, machine, parts.values)
-        return tables.step.schedule(ar, seconds, cut, parts.schedule.host).step
+        return tables.step.schedule(ar, machine, seconds, cut, parts.schedule.host).step
 
     ends = case.machine.faster(), case.machine.slower()
     faster, slower = jax.vmap(step)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends))

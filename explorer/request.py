@@ -149,7 +149,7 @@ def make_request(
     if running is None and (goal in (Objective.STEP, Objective.KV) or phase == Phase.PREFILL):
         running = 1
     dispatch = defaults.get("dispatch_tokens")
-    machine = load_machine(hardware, gpus_per_host, domain)
+    machine = load_machine(hardware, gpus_per_host, domain, loaded.curves.get(hardware))
     return Request(
         model=on_host(loaded, int(machine.gpus_per_host)),
         machine=machine,

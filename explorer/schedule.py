@@ -8,22 +8,19 @@ longer than the work since it was issued, and the recurrence of max and + become
 (`tests/explorer/test_schedule.py` replays it event by event).
 """
 
-from typing import Final
-
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from explorer.contention import Contended, since_issue
 from hw.arithmetic import Arithmetic
-
-AHEAD: Final = 3  # positions that a gather may be issued ahead of its own
 
 
 class Schedule(eqx.Module):
     """Seconds of one step on one rank.
 
     `main` and `gather` are the work of each position on its stream, `wait` how long the main stream stands still for
-    the weights of the position. `host` is the CPU's work, which is hidden while it is shorter than the GPU's.
+    the weights of the position. `host` is the CPU's work, which is hidden while it is shorter than the GPU's. `slowed`
+    is what the streams' contention adds to each op, in all its executions: it is in `main` already.
     """
 
     main: Float[Array, " positions"]
@@ -31,6 +28,7 @@ class Schedule(eqx.Module):
     wait: Float[Array, " positions"]
     host: Float[Array, ""]
     step: Float[Array, ""]
+    slowed: Float[Array, " ops"]
 
     @property
     def gpu(self) -> Float[Array, ""]:
@@ -39,23 +37,13 @@ class Schedule(eqx.Module):
 
 
 def schedule(
-    ar: Arithmetic,
-    main: Float[Array, " positions"],
-    gather: Float[Array, " positions"],
-    gathers: Float[Array, " positions"],
-    host: Float[Array, ""],
+    ar: Arithmetic, work: Contended, gathers: Float[Array, " positions"], host: Float[Array, ""]
 ) -> Schedule:
     """Lay the positions of a step out in time; `gathers` is 1 at those that gather weights, 0 at others.
 
     The first position's own weights are not overlapped by anything.
     """
-    cover = jnp.zeros_like(main)
-    for back in range(AHEAD, 0, -1):
-        cover = _shifted(main, back) + (1.0 - _shifted(gathers, back)) * cover
+    main, gather, slowed = work
+    cover = since_issue(main, gathers)
     wait = ar.maximum(gather, cover) - cover
-    return Schedule(main, gather, wait, host, ar.maximum(main.sum() + wait.sum(), host))
-
-
-def _shifted(column: Float[Array, " positions"], back: int) -> Float[Array, " positions"]:
-    """What the position `back` before each one has; nothing before the first."""
-    return jnp.concatenate([jnp.zeros(back, column.dtype), column[:-back]])[: len(column)]
+    return Schedule(main, gather, wait, host, ar.maximum(main.sum() + wait.sum(), host), slowed)

@@ -8,11 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from explorer.contention import Order, contended
 from explorer.schedule import Schedule, schedule
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
 from hw.time import collective_seconds, compute_seconds
-from hw.work import EXCHANGE_SHAPES, SHAPES, Collective, CollectiveKind, Family, Rate, Work
+from hw.work import (
+    COLLECTIVES,
+    EXCHANGE_SHAPES,
+    FAMILIES,
+    RATES,
+    SHAPES,
+    Collective,
+    CollectiveKind,
+    Family,
+    Rate,
+    Work,
+)
 from layouts.blocks import StepBlocks
 from layouts.cut import Cut, window
 from layouts.expression import ZERO, Expr
@@ -40,12 +52,13 @@ class StepTable(eqx.Module):
     gathers: Float[np.ndarray, " ops"]
     sequence: Int[np.ndarray, " positions"]
     gathering: Float[np.ndarray, " positions"]
+    order: Order
 
     def __init__(self, step: StepBlocks):
         ops = [(i, op) for i, block in enumerate(step.blocks) for op in block.ops]
         kernels = [(i, op) for i, op in ops if op.family is not None]
         exchanges = [(i, op) for i, op in ops if op.collective is not None]
-        ordered = kernels + exchanges
+        ordered = [*kernels, *exchanges]
         self.names = tuple(op.name for _, op in ordered)
         self.families = tuple(op.family for _, op in kernels if op.family is not None)
         self.rates = tuple(op.rate for _, op in kernels)
@@ -57,6 +70,7 @@ class StepTable(eqx.Module):
         self.block = np.array([i for i, _ in ordered], np.int64)
         self.gathers = np.array([float(op.stream is Stream.GATHER) for _, op in ordered])
         self.sequence = np.array(step.sequence, np.int64)
+        self.order = _order(step, ordered)
         self.gathering = np.isin(self.sequence, self.block[self.gathers > 0]).astype(np.float64)
 
     def work(self, values: Values) -> tuple[Work, Float[Array, " kernels"]]:
@@ -89,16 +103,55 @@ class StepTable(eqx.Module):
         share = share.at[self.draft.start : self.draft.stop].set(cut.sharded_draft)
         return share * self.gathering * jnp.clip(jnp.log2(cut.weight_shard), 0.0, 1.0)
 
-    def schedule(self, ar: Arithmetic, seconds: Float[Array, " ops"], cut: Cut, host: Float[Array, ""]) -> Schedule:
-        """Op times summed into blocks, blocks laid out in the order of the step."""
+    def schedule(
+        self, ar: Arithmetic, machine: Machine, seconds: Float[Array, " ops"], cut: Cut, host: Float[Array, ""]
+    ) -> Schedule:
+        """Op times summed into blocks, blocks laid out in the order of the step, beside each other's streams."""
         main = self._by_block(seconds * (1.0 - self.gathers))[self.sequence]
         share = self.gather_share(cut)
         gather = self._by_block(seconds * self.gathers)[self.sequence] * share
-        return schedule(ar, main, gather, share, host)
+        copies = machine.exchange.contention[COLLECTIVES.index(CollectiveKind.COPY_GATHER)]
+        contention = self._contention(machine)
+        work = contended(self.order, seconds, contention, copies, main, gather, share)
+        longer = self._over_positions(work.gather - gather) * self._copying
+        return schedule(ar, work._replace(slowed=work.slowed + longer), share, host)
+
+    def executions(self, cut: Cut) -> Float[Array, " ops"]:
+        """How often each op runs in a step; a gather's where its position gathers."""
+        every = self._over_positions(jnp.ones(len(self.sequence)))
+        return jnp.where(self.gathers > 0, self._over_positions(self.gather_share(cut)), every)
+
+    def _over_positions(self, column: Float[Array, " positions"]) -> Float[Array, " ops"]:
+        """The sum of a column over all positions of an op's block."""
+        return jnp.zeros(len(self.block_names)).at[self.sequence].add(column)[self.block]
+
+    @property
+    def _copying(self) -> Float[np.ndarray, " ops"]:
+        """1 at the copies from peers."""
+        owners = (*self.families, *self.kinds)
+        return np.array([float(owner is CollectiveKind.COPY_GATHER) for owner in owners])
+
+    def _contention(self, machine: Machine) -> Float[Array, " ops"]:
+        """By which fraction longer each op takes beside copies."""
+        family = np.array([FAMILIES.index(f) for f in self.families], int)
+        rate = np.array([RATES.index(r) for r in self.rates], int)
+        kind = np.array([COLLECTIVES.index(k) for k in self.kinds], int)
+        return jnp.concatenate([machine.curves.contention[family, rate], machine.exchange.contention[kind]])
 
     def _by_block(self, seconds: Float[Array, " ops"]) -> Float[Array, " blocks"]:
         member = (self.block[None, :] == np.arange(len(self.block_names))[:, None]).astype(np.float64)
         return member @ seconds
+
+
+def _order(step: StepBlocks, ordered: Sequence[tuple[int, Op]]) -> Order:
+    """Where the ops of the main stream stand in their blocks, and the blocks in the step."""
+    place = {(block, id(op)): i for i, (block, op) in enumerate(ordered)}
+    main = [[op for op in block.ops if op.stream is Stream.MAIN] for block in step.blocks]
+    return Order(
+        ops=tuple(tuple(place[b, id(op)] for op in ops) for b, ops in enumerate(main)),
+        sends=tuple(tuple(float(op.collective is not None) for op in ops) for ops in main),
+        positions=tuple(tuple(p for p, at in enumerate(step.sequence) if at == b) for b in range(len(main))),
+    )
 
 
 def _lower(ops: Sequence[Op], columns: Sequence[str]) -> Lowered:

@@ -1,8 +1,8 @@
 """Reading the data files: every number is `{ value, unit, source }`, and none gets past without all three.
 
 Chip files are datasheets. Curve files say how near to them real kernels come; a curve file inherits what it does not
-state, and what is inherited counts as assumed. Fit files (`hw.fits`) are written by a program, and stand between what a
-curve file states and what it inherits.
+state, and what is inherited from another chip counts as assumed. `chip@name` are the curves of one deployment on a
+chip. Fit files (`hw.fits`) are written by a program, and stand between what a curve file states and what it inherits.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ _FALLBACK: Final = "assumed"
 _NEAREST: Final = {"bf16": ("fp8", "fp4"), "fp8": ("bf16", "fp4"), "fp4": ("fp8", "bf16")}
 _UNITS: Final = {
     "_latency": "s", "latency": "s", "_efficiency": "fraction", "_bytes": "B", "_rows": "rows", "waves": "flag",
-    "sharpness": "exponent", "home": "fraction", "spread": "fraction",
+    "sharpness": "exponent", "home": "fraction", "spread": "fraction", "contention": "fraction",
 }  # fmt: skip
 
 
@@ -56,6 +56,11 @@ def chip_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in CHIPS.glob("*.toml")))
 
 
+def chip_of(curves: str) -> str:
+    """The chip that a curve file is of: `b200` of `b200@article`, the curves of one deployment on it."""
+    return curves.partition("@")[0]
+
+
 def read_chip(name: str) -> dict[str, Figure]:
     """Datasheet figures of a chip, by path (`peak.fp8`)."""
     return _read(CHIPS / f"{name}.toml", Provenance.DATASHEET)[0]
@@ -66,13 +71,13 @@ def read_curves(name: str) -> dict[str, Figure]:
     own, inherits = _read(CURVES / f"{name}.toml", Provenance.ASSUMED)
     if inherits is None:
         return own
+    own_chip = inherits in (_FALLBACK, chip_of(name))
     nearest = {
-        path: figure if inherits == _FALLBACK else _borrowed(figure, inherits)
-        for path, figure in read_curves(inherits).items()
+        path: figure if own_chip else _borrowed(figure, inherits) for path, figure in read_curves(inherits).items()
     }
     fits = FITS / f"{name}.toml"
     fitted = _at_every_rate(read_fits(fits), read_chip(name)) if fits.exists() else {}
-    return _over(_over(nearest, fitted), own)
+    return over(over(nearest, fitted), own)
 
 
 def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -98,7 +103,7 @@ def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> di
     return filled
 
 
-def _over(below: Mapping[str, Figure], above: Mapping[str, Figure]) -> dict[str, Figure]:
+def over(below: Mapping[str, Figure], above: Mapping[str, Figure]) -> dict[str, Figure]:
     """Both, where they differ the latter. An entry without a rate replaces those by rate; an entry by rate leaves the
     other rates as they were."""
     stems = {path.rpartition(".")[0] for path in above if path.rpartition(".")[2] in _NEAREST}
@@ -139,13 +144,14 @@ def _read(path: pathlib.Path, default: Provenance) -> tuple[dict[str, Figure], s
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     inherits = document.pop("inherits", None)
     sources = document.pop("sources", {})
-    figures = dict(_flatten(document, "", sources, default, path.name))
+    figures = dict(flattened(document, "", sources, default, path.name))
     return figures, inherits
 
 
-def _flatten(
+def flattened(
     node: Mapping[str, Any], prefix: str, sources: Mapping[str, str], default: Provenance, file: str
 ) -> Iterator[tuple[str, Figure]]:
+    """The figures of a file's tables, by path; DataError for a number without unit or source."""
     for key, value in node.items():
         path = f"{prefix}{key}"
         if not isinstance(value, dict):
@@ -153,7 +159,7 @@ def _flatten(
         if "value" in value:
             yield path, _figure(value, path, sources, default, file)
         else:
-            yield from _flatten(value, f"{path}.", sources, default, file)
+            yield from flattened(value, f"{path}.", sources, default, file)
 
 
 def _figure(entry: Mapping[str, Any], path: str, sources: Mapping[str, str], default: Provenance, file: str) -> Figure:

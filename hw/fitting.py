@@ -72,8 +72,8 @@ def fit(
         median=float(np.median(np.abs(off[0]))),
         held_out=float(np.median(held_out)),
         held_out_p80=float(np.quantile(held_out, 0.8)),
-        extrapolated=float(np.median(np.abs(beyond))),
-        extrapolated_bias=float(np.median(beyond)),
+        extrapolated=float(np.median(np.abs(beyond))) if beyond.size else float("nan"),
+        extrapolated_bias=float(np.median(beyond)) if beyond.size else float("nan"),
     )
     return {name: float(column[0]) for name, column in values.items()}, quality
 

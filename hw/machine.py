@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from hw.compat import in_x64
+from hw.curve_files import is_curve_file, read_curve_file
 from hw.errors import MeshwrightError
-from hw.figures import DataError, Figure, Provenance, chip_names, read_chip, read_curves
+from hw.figures import DataError, Figure, Provenance, chip_names, chip_of, over, read_chip, read_curves
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 
 # What an entry of a curve file may say of a family, and what it is where nothing says more.
@@ -27,6 +28,7 @@ FAMILY_FIELDS: Final = {
     "tile_rows": 0.0,
     "waves": 0.0,
     "sharpness": 8.0,
+    "contention": 0.0,
 }
 _PACES: Final = ("latency", "cta_latency", "split_latency", "step_latency", "copy_bytes")
 # The same of an exchange.
@@ -44,12 +46,18 @@ COLLECTIVE_FIELDS: Final = {
     "fill_latency": 0.0,
     "round_latency": 0.0,
     "row_latency": 0.0,
+    "contention": 0.0,
+}
+CURVE_FIELDS: Final = {
+    **{str(family): {**FAMILY_FIELDS, "spread": None} for family in FAMILIES},
+    **{str(kind): {**COLLECTIVE_FIELDS, "spread": None} for kind in COLLECTIVES},
 }
 _EXCHANGE_PACES: Final = (
     *("latency", "nic_latency", "hop_latency", "middle_latency", "bulk_latency", "fill_latency"),
     *("round_latency", "row_latency"),
 )
 _REACHED: Final = ("link_efficiency", "nic_efficiency", "direct_efficiency", "middle_efficiency")
+_BESIDE: Final = "contention"  # says nothing of the time of an op that runs alone
 _SCALARS: Final = (
     *("sms", "memory_bytes", "start_bytes", "hbm_bandwidth"),
     *("link_bandwidth", "nic_bandwidth", "domain", "gpus_per_host"),
@@ -63,6 +71,7 @@ class FamilyCurves(eqx.Module):
     `step_latency` a dependent step. `copy_bytes`: through HBM for a value gathered or summed around the kernel.
     `tile_rows`: most rows of a tile (0: none is counted). `waves`: 1 where compute takes whole waves of CTAs.
     `sharpness`: exponent with which memory, compute and chain overlap. `hw.time.compute_seconds` has the formula.
+    `contention`: by which fraction longer a kernel takes while copies between cards run (`explorer.schedule`).
     """
 
     bandwidth_efficiency: Float[Array, "families rates"]
@@ -75,6 +84,7 @@ class FamilyCurves(eqx.Module):
     tile_rows: Float[Array, "families rates"]
     waves: Float[Array, "families rates"]
     sharpness: Float[Array, "families rates"]
+    contention: Float[Array, "families rates"]
     spread: Float[Array, "families rates"]
 
     def scaled(self, sign: float) -> "FamilyCurves":
@@ -106,6 +116,7 @@ class CollectiveCurves(eqx.Module):
     fill_latency: Float[Array, "kinds"]
     round_latency: Float[Array, "kinds"]
     row_latency: Float[Array, "kinds"]
+    contention: Float[Array, "kinds"]
     spread: Float[Array, "kinds"]
 
     def scaled(self, sign: float) -> "CollectiveCurves":
@@ -178,30 +189,29 @@ class Machine(eqx.Module):
 
     def family_provenance(self, family: Family, rate: Rate) -> Provenance:
         """The weakest provenance among the curve figures that price this family at this rate (a 0 prices nothing)."""
-        figures = (_lookup(self.sources.figures, f"{family}.{what}.{rate}", self.name) for what in FAMILY_FIELDS)
+        names = [name for name in FAMILY_FIELDS if name != _BESIDE]
+        figures = (_lookup(self.sources.figures, f"{family}.{what}.{rate}", self.name) for what in names)
         return _weakest(figure for figure in figures if figure.value)
 
     def collective_provenance(self, kind: CollectiveKind, crosses: bool = False) -> Provenance:
         """The same for an exchange; what only matters outside the domain counts where `crosses`."""
-        names = [n for n in COLLECTIVE_FIELDS if crosses or not n.startswith("nic_")]
+        names = [n for n in COLLECTIVE_FIELDS if n != _BESIDE and (crosses or not n.startswith("nic_"))]
         figures = (_lookup(self.sources.figures, f"{kind}.{name}", self.name) for name in names)
         return _weakest(figure for figure in figures if figure.value)
 
 
 @in_x64
-def load_machine(name: str, gpus_per_host: int | None = None, domain: int | None = None) -> Machine:
-    """The machine of a chip's data files, in 64 bits.
+def load_machine(
+    name: str, gpus_per_host: int | None = None, domain: int | None = None, curves: str | None = None
+) -> Machine:
+    """The machine of a chip's data files, in 64 bits; `curves` names others than the chip's own (`b200@article`).
 
     `gpus_per_host` and `domain` (GPUs of one scale-up domain) override the files; where the domain of the chip is its
     host, it follows an overridden host. Raises MeshwrightError for an unknown chip and for sizes that are no positive
     integers.
     """
-    known = chip_names()
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
-        raise MeshwrightError(f"unknown hardware {name!r}: nearest is {near[0]!r}; known are {', '.join(known)}")
-    chip = read_chip(name)
-    figures = {**chip, **read_curves(name)}
+    chip, reached = _data(name, curves)
+    figures = {**chip, **reached}
     if gpus_per_host is not None:
         if domain is None and chip["domain"].value == chip["gpus_per_host"].value:
             domain = gpus_per_host
@@ -223,7 +233,7 @@ def load_machine(name: str, gpus_per_host: int | None = None, domain: int | None
 
     return Machine(
         name=name,
-        sources=Sources(name, figures),
+        sources=Sources(curves or name, figures),
         **{what: scalar(what) for what in _SCALARS},
         peak=jnp.asarray(array(*(f"peak.{rate}" for rate in RATES))),
         curves=FamilyCurves(
@@ -231,6 +241,18 @@ def load_machine(name: str, gpus_per_host: int | None = None, domain: int | None
         ),
         exchange=CollectiveCurves(**{what: by_kind(what) for what in (*COLLECTIVE_FIELDS, "spread")}),
     )
+
+
+def _data(name: str, curves: str | None) -> tuple[dict[str, Figure], dict[str, Figure]]:
+    """Datasheet and curves of a chip, or of the chip that a curve file of the user's inherits, the file's own on top."""
+    known = chip_names()
+    if name in known:
+        return read_chip(name), read_curves(curves or name)
+    if is_curve_file(name):
+        inherits, own = read_curve_file(name, CURVE_FIELDS, RATES)
+        return read_chip(chip_of(inherits)), over(read_curves(curves or inherits), own)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
+    raise MeshwrightError(f"unknown hardware {name!r}: nearest is {near[0]!r}; known are {', '.join(known)}")
 
 
 def _lookup(figures: Mapping[str, Figure], path: str, name: str) -> Figure:

@@ -50,11 +50,14 @@ class Fitted:
 
 
 @in_x64
-def fitted(group: Group) -> Fitted:
-    """Fit one group; parameters that its table does not tell stay as the chip's data files have them."""
+def fitted(group: Group, before: Mapping[str, float] | None = None) -> Fitted:
+    """Fit one group. Parameters that its table does not tell stay as an earlier table of the same curve gave them
+    (`before`), else as the chip's data files have them."""
     machine = load_machine(group.chip).anonymous()
     exchange = group.family in COLLECTIVES
     free, fixed = _exchange_form(group) if exchange else _kernel_form(group)
+    if before and exchange:
+        machine = _tuned(machine, "exchange", before, (COLLECTIVES.index(CollectiveKind(group.family)),))
     priced = _exchange(machine, group) if exchange else _kernel(machine, group, fixed)
     amount = group.features["payload"] * group.features["size"] if exchange else _amount(machine, group)
     values, quality = fit(priced, free, group.seconds, group.shape, amount)

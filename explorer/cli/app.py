@@ -7,6 +7,7 @@ import typer
 
 from explorer.cli import catalogue
 from explorer.cli.audit import audit
+from explorer.cli.calibrate import calibrate
 from explorer.cli.compare import compare
 from explorer.cli.cost import cost
 from explorer.cli.memory import memory
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity, audit, run, trace):
+for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate):
     app.command()(asking(command))
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)

@@ -76,14 +76,19 @@ def plot_folder(path: str | None) -> pathlib.Path | None:
 
 def trace_file(path: str | None) -> pathlib.Path | None:
     """The file for a trace, its folder made if absent and known to be writable before any work is done."""
+    return out_file(path, "trace", (".json", ".json.gz"))
+
+
+def out_file(path: str | None, option: str, endings: tuple[str, ...]) -> pathlib.Path | None:
+    """The same of any file that an option names, which must end in one of `endings`."""
     if path is None:
         return None
     file = pathlib.Path(os.path.expanduser(path))
-    if not file.name.endswith((".json", ".json.gz")):
-        raise OutputError(f"trace {path!r} is no name of a trace: let it end in .json or .json.gz")
-    _make_writable(file.parent, f"trace {path!r}")
+    if not file.name.endswith(endings):
+        raise OutputError(f"{option} {path!r} is no name of such a file: let it end in {' or '.join(endings)}")
+    _make_writable(file.parent, f"{option} {path!r}")
     if file.is_dir():
-        raise OutputError(f"trace {path!r} is a folder: give the name of a file in it")
+        raise OutputError(f"{option} {path!r} is a folder: give the name of a file in it")
     return file
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import ArrayLike, Float
 
 from hw.errors import MeshwrightError
 
-_FILE: Final = pathlib.Path(__file__).with_name("engines.toml")
+ENGINES: Final = pathlib.Path(__file__).with_name("engines.toml")
 ANY: Final = "other"
 
 
@@ -37,17 +37,21 @@ class Engine(eqx.Module):
     policy: Policy = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
     chunk_by_group: bool = eqx.field(static=True)
-    fixed_share: Float[Array | np.ndarray, ""]
-    step: Float[Array | np.ndarray, ""]
-    request: Float[Array | np.ndarray, ""]
-    prefill_stretch: Float[Array | np.ndarray, ""]
-    launch: Float[Array | np.ndarray, ""]
-    arrival: Float[Array | np.ndarray, ""]
-    spread_tpot: Float[Array | np.ndarray, ""]
-    spread_ttft: Float[Array | np.ndarray, ""]
+    fixed_share: Float[ArrayLike, ""]
+    step: Float[ArrayLike, ""]
+    request: Float[ArrayLike, ""]
+    prefill_stretch: Float[ArrayLike, ""]
+    launch: Float[ArrayLike, ""]
+    arrival: Float[ArrayLike, ""]
+    spread_tpot: Float[ArrayLike, ""]
+    spread_ttft: Float[ArrayLike, ""]
 
 
 FITTED: Final = ("fixed_share", "step", "request", "prefill_stretch", "launch", "arrival")
+UNITS: Final = {
+    "fixed_share": "fraction", "step": "s", "request": "s", "prefill_stretch": "ratio", "launch": "s", "arrival": "s",
+    "spread_tpot": "logarithm", "spread_ttft": "logarithm",
+}  # fmt: skip
 
 
 def engine_names() -> tuple[str, ...]:
@@ -77,5 +81,5 @@ def engine_for(name: str) -> Engine:
 
 
 def _document() -> dict[str, Any]:
-    document = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    document = tomllib.loads(ENGINES.read_text(encoding="utf-8"))
     return {name: entry for name, entry in document.items() if name != "sources"}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import jax.numpy as jnp
 import numpy as np
 
 from explorer.fidelity.runs import Interval, Pool, Run
@@ -93,17 +94,11 @@ class Quantity:
     def interval(self, found: Served) -> Interval:
         """The value with its range: of the ops through the steps, and the engine's own."""
         d, p = found.decode.steps, found.prefill.steps
-        ends = ((d, p), (_at(d, d.fast), _at(p, p.fast)), (_at(d, d.slow), _at(p, p.slow)))
+        ends = ((d, p), *((d.with_seconds(end), p.with_seconds(end)) for end in ("fast", "slow")))
         value, *others = (float(self.of(found, *steps)) for steps in ends)
         own = float(getattr(found.engine, self.spread))
         below, above = (float(np.hypot(np.log(end / value), own)) for end in sorted(others))
         return Interval(value, value * float(np.exp(-below)), value * float(np.exp(above)))
-
-
-def _at(steps: Steps, gpu: np.ndarray) -> Steps:
-    """The same steps with other seconds; what is fixed scales with them."""
-    scale = gpu / np.asarray(steps.gpu)
-    return Steps(steps.loads, gpu, gpu, gpu, steps.fixed * scale, steps.launches, steps.running)
 
 
 def _tpot(found: Served, decode: Steps, prefill: Steps) -> float:
@@ -116,12 +111,12 @@ def _ttft(found: Served, decode: Steps, prefill: Steps) -> float:
 
 def _step(found: Served, decode: Steps, prefill: Steps) -> float:
     """Seconds of a decode step with every request running that fits."""
-    running = np.minimum(found.clients.requests, decode.capacity)
+    running = jnp.minimum(found.clients.requests, decode.capacity)
     return float(decode_step(found.engine, decode, running))
 
 
 def _between_tokens(found: Served, decode: Steps, prefill: Steps) -> float:
-    return _step(found, decode, prefill) / float(found.clients.accept)
+    return float(_step(found, decode, prefill) / jnp.asarray(found.clients.accept))
 
 
 def _output_rate(found: Served, decode: Steps, prefill: Steps) -> float:
@@ -134,7 +129,7 @@ def _output_rate(found: Served, decode: Steps, prefill: Steps) -> float:
 
 def _decode_rate(found: Served, decode: Steps, prefill: Steps) -> float:
     """Accepted tokens a second and GPU of decode alone."""
-    running = np.minimum(found.clients.requests, decode.capacity)
+    running = jnp.minimum(found.clients.requests, decode.capacity)
     return float(running / _between_tokens(found, decode, prefill)) / found.decode.gpus
 
 

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike, Float
 
 from explorer.service.engine import Engine, Policy
 from explorer.service.steps import Steps
+from layouts.cut import Scalar
 
 # A server busier than this is full: the formula for chance would grow without bound.
 _BUSIEST: Final = 0.9
@@ -42,19 +43,19 @@ class Clients(eqx.Module):
 class Latency(NamedTuple):
     """Mean seconds until the first token, and for each one after it; `running`: requests in decode at once."""
 
-    ttft: Float[Array, ""]
-    tpot: Float[Array, ""]
-    running: Float[Array, ""]
+    ttft: Scalar
+    tpot: Scalar
+    running: Scalar
 
 
-def decode_step(engine: Engine, steps: Steps, running: ArrayLike) -> Array:
+def decode_step(engine: Engine, steps: Steps, running: ArrayLike) -> Scalar:
     """Seconds of a decode step: what is left of the fixed times in a graph, and the engine's own work."""
     at = steps.at(running)
     on_gpu = at.gpu - (1.0 - engine.fixed_share) * at.fixed
     return on_gpu + engine.step + engine.request * jnp.asarray(running)
 
 
-def prefill_step(engine: Engine, steps: Steps, tokens: ArrayLike) -> Array:
+def prefill_step(engine: Engine, steps: Steps, tokens: ArrayLike) -> Scalar:
     """Seconds of a prefill step outside of a graph: its kernels, or their launches where those take longer.
 
     Some layers wait for the host and others do not: the two add up as squares, and neither is ever without a slope.
@@ -98,11 +99,11 @@ def disaggregated(
     alone = _alone(engine, clients, prefill, groups)
     each = _filled(engine, clients, prefill, groups, jnp.inf) / prefillers
 
-    def answer(running: Array) -> Array:
+    def answer(running: Scalar) -> Scalar:
         step = decode_step(engine, decode, jnp.maximum(running / decoders, 1.0))
         return step * clients.output_tokens / clients.accept
 
-    def settle(running: Array, _: None) -> tuple[Array, None]:
+    def settle(running: Scalar, _: None) -> tuple[Scalar, None]:
         held = jnp.minimum(running, decode.capacity * decoders)
         # a prefill pool that cannot keep up holds the others back
         cycle = jnp.maximum(alone + answer(held), requests * each)
@@ -116,7 +117,7 @@ def disaggregated(
     return Latency(engine.arrival + alone + behind + queued, answering / clients.output_tokens, running)
 
 
-def _queue(clients: Clients, running: Array, each: Array, round_: Array, apart: ArrayLike) -> Array:
+def _queue(clients: Clients, running: Scalar, each: Scalar, round_: Scalar, apart: ArrayLike) -> Scalar:
     """Mean seconds that a prompt waits for the prompts before it, over all rounds.
 
     The first prompts come at once. Later ones come as answers end: within a window that widens with the root of the
@@ -134,25 +135,25 @@ def _queue(clients: Clients, running: Array, each: Array, round_: Array, apart: 
     return (work / 2.0 + waits.sum()) / clients.rounds
 
 
-def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike) -> Array:
+def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike) -> Scalar:
     """Seconds of a prompt that nothing competes with: it fills chunks of its own group, the other groups idle."""
     tokens = jnp.asarray(clients.input_tokens, dtype=float)
     chunk = jnp.minimum(tokens, _chunk(engine, groups) / groups)
     return prefill_step(engine, prefill, chunk * groups) * tokens / chunk
 
 
-def _filled(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, waiting: ArrayLike) -> Array:
+def _filled(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, waiting: ArrayLike) -> Scalar:
     """Seconds of a prompt whose chunks are filled up by those of others that wait."""
     tokens = jnp.asarray(clients.input_tokens, dtype=float)
     chunk = jnp.minimum(tokens * waiting, _chunk(engine, groups))
     return prefill_step(engine, prefill, chunk) * tokens / chunk
 
 
-def _chunk(engine: Engine, groups: ArrayLike) -> Array:
+def _chunk(engine: Engine, groups: ArrayLike) -> Scalar:
     """Tokens of a full prefill step of the instance."""
     return engine.chunk * (jnp.asarray(groups, dtype=float) if engine.chunk_by_group else jnp.ones(()))
 
 
-def _waiting(clients: Clients, running: Array) -> Array:
+def _waiting(clients: Clients, running: Scalar) -> Scalar:
     """Rounds that a request waits before one of those that run makes room for it."""
     return jnp.maximum(clients.requests / running - 1.0, 0.0)

@@ -12,8 +12,10 @@ from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.machine import Machine
 from hw.programs import kept
-from layouts.cut import Cut, cut_of
+from layouts.cut import Cut, Scalar, cut_of
 from layouts.layout import Layout
+
+Column = Float[Array | np.ndarray, " loads"]
 
 
 class Steps(eqx.Module):
@@ -23,18 +25,24 @@ class Steps(eqx.Module):
     `running`: how many of the requests of each load the KV pools of the instance hold.
     """
 
-    loads: Float[Array | np.ndarray, " loads"]
-    gpu: Float[Array | np.ndarray, " loads"]
-    fast: Float[Array | np.ndarray, " loads"]
-    slow: Float[Array | np.ndarray, " loads"]
-    fixed: Float[Array | np.ndarray, " loads"]
-    launches: Float[Array | np.ndarray, " loads"]
-    running: Float[Array | np.ndarray, " loads"]
+    loads: Column
+    gpu: Column
+    fast: Column
+    slow: Column
+    fixed: Column
+    launches: Column
+    running: Column
 
     @property
-    def capacity(self) -> Float[Array, ""]:
+    def capacity(self) -> Scalar:
         """Requests that run at once when more wait than fit."""
         return jnp.max(jnp.asarray(self.running))
+
+    def with_seconds(self, of: str) -> "Steps":
+        """The same loads with the seconds of another column, `fast` or `slow`; what is fixed scales with them."""
+        seconds = jnp.asarray(getattr(self, of))
+        fixed = self.fixed * seconds / self.gpu
+        return eqx.tree_at(lambda s: (s.gpu, s.fixed), self, (seconds, fixed))
 
     def at(self, load: ArrayLike) -> "Steps":
         """Every column at another load, linear between loads and level beyond the last."""
@@ -45,7 +53,7 @@ class Steps(eqx.Module):
 def steps(
     request: Request,
     layout: Layout,
-    loads: Float[np.ndarray, " loads"],
+    loads: Column,
     contexts: ArrayLike,
     tables: Tables | None = None,
 ) -> Steps:
@@ -62,19 +70,19 @@ def steps(
 
 
 @kept(COMPILE_TO_RUN_ONCE)
-def _steps(case: Case, tables: Tables, cut: Cut, loads: Array, contexts: Array) -> tuple[Array, ...]:
+def _steps(case: Case, tables: Tables, cut: Cut, loads: Column, contexts: Column) -> tuple[Column, ...]:
     ar = Exact()
     at_ends = (case.machine.faster(), case.machine.slower())
     probes = (_with_latency(case.machine, 0.0), _with_latency(case.machine, 1.0))
     machines = jax.tree.map(lambda *leaves: jnp.stack(leaves), case.machine, *at_ends, *probes)
 
-    def one(load: Array, context: Array) -> tuple[Array, ...]:
+    def one(load: Scalar, context: Scalar) -> tuple[Scalar, ...]:
         of = (lambda c: c.load.chunk) if case.load.prefill else (lambda c: c.load.concurrency)
         at = eqx.tree_at(lambda c: (of(c), c.load.context), case, (load, context))
         values = tables.values(ar, cut, at.load, at.machine)
         held = holding(ar, tables, cut, at, values)
 
-        def gpu(machine: Machine) -> Array:
+        def gpu(machine: Machine) -> Scalar:
             moved = eqx.tree_at(lambda c: c.machine, at, machine)
             return timing(ar, tables, cut, moved, values).gpu
 
