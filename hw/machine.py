@@ -244,7 +244,7 @@ def load_machine(
 
 
 def _data(name: str, curves: str | None) -> tuple[dict[str, Figure], dict[str, Figure]]:
-    """Datasheet and curves of a chip, or of the chip that a curve file of the user's inherits, the file's own on top."""
+    """Datasheet and curves of a chip, or those that a curve file of the user's inherits with the file's own on top."""
     known = chip_names()
     if name in known:
         return read_chip(name), read_curves(curves or name)

@@ -1,1 +1,1 @@
-"""A machine's curves adjusted to what was measured on it: few factors, held near the public fits where little is known."""
+"""A machine's curves adjusted to what was measured on it: few factors, held near the public fits."""

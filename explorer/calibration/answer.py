@@ -26,10 +26,14 @@ _UNCHANGED: Final = 1e-4  # relative: a figure is written with four digits and m
 
 @dataclass(frozen=True)
 class FigureChange:
-    """A figure of the curves before and after. `width`: sd of its factor's logarithm before anything was measured here,
-    `pull`: by how many of these it moved, `told`: share of that variance which the observations take away."""
+    """A figure of the curves before and after, and the factor that moved it with others.
+
+    `width`: sd of the factor's logarithm before anything was measured here, `pull`: by how many of these it moved,
+    `told`: share of that variance which the observations take away.
+    """
 
     figure: str
+    factor: str
     unit: str
     before: float
     provenance: Provenance
@@ -88,7 +92,7 @@ class Calibration:
 
     @property
     def curve_file(self) -> str:
-        """The file that `--hardware FILE.toml` reads: what the calibrated machine has otherwise than the chip's curves."""
+        """What `--hardware FILE.toml` reads: the figures in which the machine differs from the curves it inherits."""
         changed = {c.figure: Figure(c.after, c.unit, self.source, Provenance.FITTED) for c in self.figures}
         comment = "Curves of one machine, written by `meshwright calibrate`: all else is as the curves it inherits."
         return curve_file_text(self.inherits, {**self.own, **changed}, comment)
@@ -118,11 +122,10 @@ class Calibration:
 
     def _notes(self) -> list[str]:
         notes = [f"{o.file}: left out: {what}" for o in self.observed for what in o.left_out]
-        far = [c for c in self.figures if abs(c.pull) > FAR]
-        for change in far:
+        for name, pull in {c.factor: c.pull for c in self.figures if abs(c.pull) > FAR}.items():
             notes.append(
-                f"{change.figure} moved {abs(change.pull):.1f} standard deviations of what was known of it: check what "
-                "was measured, and that it ran as it was said to"
+                f"{name} moved {abs(pull):.1f} standard deviations of what was known of it: check what was measured, "
+                "and that it ran as it was said to"
             )
         if self.engine is not None and abs(self.engine.pull) > FAR:
             notes.append(f"the engine's own work was scaled by {self.engine.factor:.2f}, more than engines differ")
@@ -168,7 +171,9 @@ def _figures(before: Machine, after: Machine, widths: np.ndarray, fit: Fit) -> t
             ratio = new / old.value
             if abs(ratio - 1.0) > _UNCHANGED:
                 known = (float(widths[number]), float(fit.pulls[number]), float(fit.told[number]))
-                rows.append(FigureChange(path, old.unit, old.value, old.provenance, new, ratio, *known))
+                rows.append(
+                    FigureChange(path, FACTORS[number].name, old.unit, old.value, old.provenance, new, ratio, *known)
+                )
     return tuple(sorted(rows, key=lambda row: -abs(row.pull)))
 
 

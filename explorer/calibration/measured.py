@@ -1,4 +1,4 @@
-"""A `measure/1` document: kernels and exchanges timed one by one, in the words of `hw.work`. docs/json.md has its keys."""
+"""A `measure/1` document: kernels and exchanges timed one by one, in the words of `hw.work` (docs/json.md)."""
 
 import json
 import math

@@ -1,14 +1,12 @@
-"""The most likely factors: least squares of logarithms, each factor held near 1 as firmly as its public fit is known."""
+"""The most likely factors: least squares of logarithms, each held near 1 as firmly as its public fit is known."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from explorer.calibration.factors import FACTORS, adjusted
 from explorer.calibration.observed import Observed
@@ -16,12 +14,20 @@ from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.machine import Machine
 from hw.programs import kept
 
+Column = Float[np.ndarray, " factors_and_engine"]
+Seconds = Float[np.ndarray, " observations"]
+
 # Logarithm by which some observation must move with a factor's own to count as touching it.
 _TOUCHED: Final = 0.01
-_STEPS: Final = 200
-_OUTLYING: Final = 2.0  # standard deviations
+# Standard deviations beyond which an observation pulls no harder: no file is free of odd rows.
+_OUTLYING: Final = 2.0
 # How far an engine's own work in a step may lie off, as a logarithm: its public fit is common to all machines.
 ENGINE_WIDTH: Final = 0.5
+
+_ROUNDS: Final = 100
+_SETTLED: Final = 1e-7  # standard deviations of a prior
+_DAMPING: Final = 1e-3  # at first; beyond the last no step helps
+_STUCK: Final = 1e9
 
 
 class Fit(NamedTuple):
@@ -31,54 +37,88 @@ class Fit(NamedTuple):
     `told`: how much of a factor's prior variance the observations take away, 0 to 1.
     """
 
-    logs: Float[np.ndarray, " factors_and_engine"]
-    pulls: Float[np.ndarray, " factors_and_engine"]
-    touched: Float[np.ndarray, " factors_and_engine"]
-    told: Float[np.ndarray, " factors_and_engine"]
-    before: Float[np.ndarray, " observations"]
-    after: Float[np.ndarray, " observations"]
+    logs: Column
+    pulls: Column
+    touched: Column
+    told: Column
+    before: Seconds
+    after: Seconds
+
+
+class _Point(NamedTuple):
+    """Predictions as logarithms and their slopes by the pulls; residuals with the prior's, and their slopes."""
+
+    predicted: Seconds
+    slopes: Float[np.ndarray, "observations factors_and_engine"]
+    residuals: Float[np.ndarray, " rows"]
+    jacobian: Float[np.ndarray, "rows factors_and_engine"]
+
+    @property
+    def cost(self) -> float:
+        return float(self.residuals @ self.residuals)
 
 
 @in_x64
 def solve(machine: Machine, observed: Sequence[Observed], widths: Float[np.ndarray, " factors"]) -> Fit:
-    """Minimise sum ((ln predicted - ln measured) / sd)^2 + sum (ln factor / width)^2 by Levenberg-Marquardt.
+    """Minimise sum rho((ln predicted - ln measured) / sd) + sum (ln factor / width)^2 by Levenberg-Marquardt.
 
-    An observation further off than two sd pulls no harder than one at two: no file is free of odd rows.
-    The gradient goes through the machine's own formulas (`hw.time`) and the schedule. What no observation touches is
-    no part of it.
+    rho is a square that grows as the error itself beyond two sd (soft L1). Slopes go through the machine's own formulas
+    (`hw.time`) and the schedule. What no observation touches is no part of it.
     """
+    scale = np.append(widths, ENGINE_WIDTH)
     assert len(widths) == len(FACTORS)
-    priors = np.append(widths, ENGINE_WIDTH)
-    return jax.device_get(_solve(machine.anonymous(), tuple(observed), priors))
+    measured = np.log(np.concatenate([o.seconds for o in observed]))
+    errors = np.concatenate([o.widths for o in observed])
+
+    def at(pulls: Column) -> _Point:
+        found = jax.device_get(_predicted(machine.anonymous(), tuple(observed), pulls * scale))
+        predicted, slopes = found[0], found[1] * scale
+        soft, slope = _soft((predicted - measured) / errors)
+        jacobian = np.concatenate([(slope / errors)[:, None] * slopes, np.eye(len(pulls))])
+        return _Point(predicted, slopes, np.concatenate([soft, pulls]), jacobian)
+
+    start = at(np.zeros(len(scale)))
+    touched = (np.max(np.abs(start.slopes), axis=0) > _TOUCHED * scale).astype(np.float64)
+    pulls, end = np.zeros(len(scale)), start
+    damping = _DAMPING
+    for _ in range(_ROUNDS):
+        step = _step(end, touched, damping)
+        trial = at(pulls + step)
+        if trial.cost <= end.cost:
+            pulls, end, damping = pulls + step, trial, damping / 5.0
+        else:
+            damping *= 5.0
+        if np.max(np.abs(step)) < _SETTLED or damping > _STUCK:
+            break
+    # with unit priors the variances left are the diagonal of (J'J + 1)^-1
+    told = end.slopes * touched / errors[:, None]
+    left = np.diagonal(np.linalg.inv(told.T @ told + np.eye(len(scale))))
+    return Fit(pulls * scale, pulls, touched, touched * (1.0 - left), np.exp(start.predicted), np.exp(end.predicted))
+
+
+def _step(point: _Point, touched: Column, damping: float) -> Column:
+    """The damped Gauss-Newton step in the factors that are touched."""
+    jacobian = point.jacobian * touched
+    normal = jacobian.T @ jacobian
+    damped = normal + np.diag(damping * np.diagonal(normal) + (1.0 - touched))
+    return -np.linalg.solve(damped, jacobian.T @ point.residuals)
+
+
+def _soft(off: Seconds) -> tuple[Seconds, Seconds]:
+    """Errors in sd whose square grows as the error itself beyond `_OUTLYING` (the root of soft L1), and their slope."""
+    root = np.sqrt(1.0 + (off / _OUTLYING) ** 2)
+    shrunk = np.sqrt(2.0 / (1.0 + root))
+    return off * shrunk, shrunk * (1.0 - (off / _OUTLYING) ** 2 / (2.0 * root * (1.0 + root)))
 
 
 @kept(COMPILE_TO_RUN_ONCE)
-def _solve(machine: Machine, observed: tuple[Observed, ...], widths: Float[Array, " all"]) -> Fit:
-    measured = jnp.log(jnp.concatenate([jnp.asarray(o.seconds) for o in observed]))
-    errors = jnp.concatenate([jnp.asarray(o.widths) for o in observed])
-    widths = jnp.asarray(widths)
+def _predicted(machine: Machine, observed: tuple[Observed, ...], logs: Float[ArrayLike, " all"]) -> tuple[Array, Array]:
+    """Logarithms of the predicted seconds, and their slopes by the logarithms of the factors."""
 
-    def predicted(logs: Array) -> Array:
+    def predicted(logs: Array) -> tuple[Array, Array]:
         there = adjusted(machine, logs[:-1])
-        return jnp.log(jnp.concatenate([o.predict(there, jnp.exp(logs[-1])) for o in observed]))
+        found = jnp.log(jnp.concatenate([o.predict(there, jnp.exp(logs[-1])) for o in observed]))
+        return found, found
 
-    none = jnp.zeros(len(widths))
-    start, slopes = predicted(none), jax.jacfwd(predicted)(none)
-    touched = (jnp.max(jnp.abs(slopes), axis=0) > _TOUCHED).astype(none.dtype)
-
-    def residuals(pulls: Array, _: None) -> Array:
-        return jnp.concatenate([_soft((predicted(pulls * widths * touched) - measured) / errors), pulls])
-
-    solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
-    pulls = optx.least_squares(residuals, solver, none, max_steps=_STEPS, throw=False).value
-    logs = pulls * widths * touched
-    # with unit priors the variances left are the diagonal of (J'J + 1)^-1
-    told = jax.jacfwd(lambda p: predicted(p * widths * touched) / errors)(pulls)
-    left = jnp.diagonal(jnp.linalg.inv(told.T @ told + jnp.eye(len(widths))))
-    return Fit(logs, pulls, touched, touched * (1.0 - left), jnp.exp(start), jnp.exp(predicted(logs)))
-
-
-def _soft(off: Array) -> Array:
-    """Errors in standard deviations whose square grows as the error itself beyond `_OUTLYING`: soft L1, by its root."""
-    z = off / _OUTLYING
-    return off * jnp.sqrt(2.0 / (1.0 + jnp.sqrt(1.0 + z**2)))
+    slopes, found = jax.jacfwd(predicted, has_aux=True)(jnp.asarray(logs))
+    return found, slopes

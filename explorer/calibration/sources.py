@@ -52,7 +52,7 @@ def read_source(path: str | pathlib.Path, machine: Machine, ran: Ran | None = No
         return [rows]
     if ran is None:
         raise CalibrationError(
-            f"{file.name} is a recording: --model, --gpus and --layout must say what ran (a {SCHEMA} document needs none)"
+            f"{file.name} is a recording: --model, --gpus and --layout must say what ran ({SCHEMA} needs none)"
         )
     where = (ran.device, ran.layer_patterns, ran.step_pattern)
     return [traced_step(file, read_trace(file), ran.request, ran.layout, *where)]

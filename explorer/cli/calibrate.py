@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Option
 
-from explorer.cli.options import MODEL, OUTPUT, Json, LayoutText, Question, count, text
+from explorer.cli.options import MODEL, OUTPUT, Json, Question, count, text
 from explorer.cli.output import OutputError, emit, note, out_file, watching
 from explorer.cli.session import warm
 
@@ -16,10 +16,9 @@ TRACE = "Trace"
 class Subject(Question):
     """The machine, and what ran on it: a file of timed ops names all that it needs itself."""
 
-    model: Annotated[str | None, text("What ran, of a trace or a benchmark: preset or path.", MODEL, "NAME|PATH")] = (
-        None
-    )
-    gpus: Annotated[int | None, count("GPUs in all, of a trace or a benchmark.", MODEL)] = None
+    # a question needs both
+    model: Annotated[str | None, text("What ran: preset or path.", MODEL, "NAME|PATH")] = None  # pyright: ignore
+    gpus: Annotated[int | None, count("GPUs in all.", MODEL)] = None  # pyright: ignore
 
 
 def calibrate(
@@ -33,7 +32,9 @@ def calibrate(
             metavar="FILE",
         ),
     ],
-    layout: LayoutText = None,
+    layout: Annotated[
+        str | None, text("The layout that ran, as in attn_dp=2,dcp=8,ep=16.", MODEL, "KEY=VALUE,...")
+    ] = None,
     layer_pattern: Annotated[
         list[str] | None,
         Option(help="First kernel of a kind of layer in a trace.", rich_help_panel=TRACE, metavar="NAME=REGEX"),
@@ -60,9 +61,8 @@ def calibrate(
     if subject.model is not None and subject.gpus is not None and layout is not None:
         request = subject.request()
         ran = Ran(request, request.layout(layout), tuple(layer_pattern or ()), step_pattern, device)
-    machine = (
-        load_machine(subject.hardware, subject.gpus_per_host, subject.domain) if ran is None else ran.request.machine
-    )
+    alone = (subject.hardware, subject.gpus_per_host, subject.domain)
+    machine = load_machine(*alone) if ran is None else ran.request.machine
     with watching("reading"):
         observed = [seen for path in from_ for seen in read_source(path, machine, ran)]
     with watching("fitting"):

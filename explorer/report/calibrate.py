@@ -58,10 +58,9 @@ def figures_table(document: Document) -> Sheet:
     )  # fmt: skip
     for row in rows[:_SHOWN]:
         far = "bold yellow" if abs(row["pull"]) > _FAR else ""
-        drawn.add(
-            row["figure"], _value(row["before"], row["unit"]), _value(row["after"], row["unit"]), f"{row['ratio']:.3f}",
-            f"{100 * row['width']:.0f}", f"{row['pull']:+.2f}", f"{100 * row['told']:.0f}", row["provenance"], style=far,
-        )  # fmt: skip
+        ends = (_value(row[end], row["unit"]) for end in ("before", "after"))
+        known = (f"{100 * row['width']:.0f}", f"{row['pull']:+.2f}", f"{100 * row['told']:.0f}")
+        drawn.add(row["figure"], *ends, f"{row['ratio']:.3f}", *known, row["provenance"], style=far)
     return drawn
 
 
