@@ -23,6 +23,7 @@ Wanted = Callable[[str, str], bool]
 CONTEXT: Final = 100_000  # tokens; article 000, all tables but S13 and S14
 FULL: Final = 384  # requests of the instance: 24 a card in DP16, 192 a group in DP2 (max_running_requests)
 MODEL: Final = "kimi-k3@article"
+CHIP: Final = "b200"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Deployment:
         """The question that the article's benchmark asks of it."""
         asked = make_request(
             MODEL,
-            "b200",
+            CHIP,
             16,
             context=CONTEXT,
             verify_width=5,

@@ -28,6 +28,7 @@ class _Build:
     draft: str = "none"
     formats: Mapping[str, Format] = field(default_factory=lambda: MappingProxyType({}))
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    curves: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def load_model(name_or_path: str, draft: str | None = None, precision: str | None = None) -> Model:
@@ -57,6 +58,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         precision=stored.with_formats(changes),
         notes=(*_source_notes(path, config, build), *body.notes, *notes, *draft_notes),
         defaults=build.defaults,
+        curves=build.curves,
     )
 
 
@@ -70,10 +72,15 @@ def _build(name_or_path: str) -> tuple[str, str, _Build]:
             (stem.parent.name if stem.name == "config.json" else stem.stem) if presets.looks_like_path(name) else None
         )
         return shown or presets.aliases().get(name.lower(), name.lower()), name, _Build()
-    formats, defaults = table.get("precision", {}), table.get("defaults", {})
-    if not isinstance(formats, Mapping) or not isinstance(defaults, Mapping):
-        raise ModelError(f"{name}: precision and defaults must be tables")
-    build = _Build(str(table.get("draft", "none")), checked_formats(formats, name), MappingProxyType(dict(defaults)))
+    formats, defaults, curves = (table.get(key, {}) for key in ("precision", "defaults", "curves"))
+    if not (isinstance(formats, Mapping) and isinstance(defaults, Mapping) and isinstance(curves, Mapping)):
+        raise ModelError(f"{name}: precision, defaults and curves must be tables")
+    build = _Build(
+        draft=str(table.get("draft", "none")),
+        formats=checked_formats(formats, name),
+        defaults=MappingProxyType(dict(defaults)),
+        curves=MappingProxyType({str(chip): str(named) for chip, named in curves.items()}),
+    )
     return name.lower(), str(table["base"]), build
 
 
