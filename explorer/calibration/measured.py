@@ -47,9 +47,9 @@ class Rows(Observed):
 
     def predict(self, machine: Machine, overhead: Float[Array, ""]) -> Float[Array, " observations"]:
         ar = Exact()
-        return jnp.concatenate(
-            [compute_seconds(ar, machine, self.work), collective_seconds(ar, machine, self.collective)]
-        )
+        kernels = [compute_seconds(ar, machine, self.work)] if self.work.family else []
+        exchanges = [collective_seconds(ar, machine, self.collective)] if self.collective.kind else []
+        return jnp.concatenate([*kernels, *exchanges])
 
 
 def read_measured(path: str | pathlib.Path) -> tuple[str, Rows]:

@@ -16,6 +16,7 @@ from explorer.evaluate import Tables
 from explorer.request import Request
 from explorer.traces.analysis import OUTSIDE, Analysis, analyse
 from explorer.traces.events import Kind, Trace
+from hw.compat import in_x64
 from hw.machine import Machine
 from hw.work import CollectiveKind
 from layouts.layout import Layout
@@ -74,6 +75,7 @@ def _communicates(step: LoweredStep) -> Float[Array | np.ndarray, " ops"]:
     return np.array(kernels + exchanges) * (1.0 - step.table.gathers)
 
 
+@in_x64
 def traced_step(
     path: str | pathlib.Path,
     trace: Trace,

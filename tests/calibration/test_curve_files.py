@@ -82,5 +82,5 @@ def test_a_file_that_cannot_be_is_refused(text: str, complaint: str, tmp_path: p
 
 
 def test_no_file(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(CurveFileError, match="nothing.toml': cannot be read .No such file.*give a chip's name"):
+    with pytest.raises(CurveFileError, match=r"nothing.toml': cannot be read .No such file.*give a chip's name"):
         load_machine(str(tmp_path / "nothing.toml"))
