@@ -73,10 +73,26 @@ def ambiguous(runs: Sequence[Run]) -> tuple[bool, ...]:
 def of_ambiguous_configuration(runs: Sequence[Run]) -> tuple[bool, ...]:
     """Whether some run of the same configuration is ambiguous, at whatever load: then nobody knows of this one either.
 
-    Whether a server speculates is decided when it starts, not by how many clients come.
+    Whether a server speculates is decided when it starts, not by how many clients come. So runs of one configuration
+    are ambiguous, too, where more clients were served with a lower TPOT: those were two servers.
     """
     doubtful = {run.configuration for run, apart in zip(runs, ambiguous(runs), strict=True) if apart}
+    by_lengths: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        by_lengths.setdefault((run.configuration, run.input_tokens, run.output_tokens), []).append(run)
+    doubtful |= {alike[0].configuration for alike in by_lengths.values() if _falls(alike)}
     return tuple(run.configuration in doubtful for run in runs)
+
+
+def _falls(alike: Sequence[Run]) -> bool:
+    """Whether TPOT falls by more than `AMBIGUOUS` from some concurrency to a higher one."""
+    known = [r for r in alike if r.concurrency is not None and _DECISIVE in r.measured]
+    highest = 0.0
+    for run in sorted(known, key=lambda r: r.concurrency or 0):
+        if run.measured[_DECISIVE] * AMBIGUOUS < highest:
+            return True
+        highest = max(highest, run.measured[_DECISIVE])
+    return False
 
 
 def noise_floor(runs: Iterable[Run]) -> Mapping[str, Noise]:

@@ -71,16 +71,13 @@ def _workers(pool: Pool | None) -> float:
 
 
 def _requests(run: Run, capacity: float) -> float:
-    """Requests in flight: stated, or as many as the stated batch makes; a run that states its layout as text and no
-    load is saturated."""
+    """Requests in flight; a run that states its layout as text and no load is saturated. A batch size alone says how
+    many may run, not how many came."""
     if run.concurrency is not None:
         return float(run.concurrency)
-    pool = run.decode or run.pool
-    if pool is not None and pool.batch is not None:
-        return float(pool.batch * (pool.attention_dp or 1) * (pool.workers or 1))
-    if pool is None:
+    if run.layout is not None:
         return capacity
-    raise Refused("neither concurrency nor a batch size is stated: the number of running requests is unknown")
+    raise Refused("concurrency is not stated: a batch size says how many requests may run, not how many came")
 
 
 @dataclass(frozen=True)
