@@ -9,6 +9,7 @@ from explorer.documents import Document, Schema, heading, layout_entry, plain
 from explorer.evaluate import Tables
 from explorer.priced import Priced, priced
 from explorer.request import Request
+from explorer.tabled import Coverage, Tabled
 from hw.figures import Provenance
 from layouts.layout import Layout
 from layouts.op import Stream
@@ -18,7 +19,8 @@ HOST_WORK: Final = "scheduling, control sync and launch"
 
 @dataclass(frozen=True)
 class OpCost:
-    """One op in all layers of a kind. `count` executions in the step; `bound` is the largest part of its time."""
+    """One op in all layers of a kind. `count` executions in the step; `bound` is the largest part of its time by its
+    curve; `table` the op table that its seconds are read from instead, if any."""
 
     name: str
     layer_kind: str
@@ -28,6 +30,7 @@ class OpCost:
     seconds_total: float
     bound: str
     provenance: Provenance
+    table: str | None
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Cost:
     critical_path: tuple[Segment, ...]
     layer_kinds: tuple[KindCost, ...]
     timeline: tuple[Position, ...]
+    op_tables: Coverage | None
 
     def document(self) -> Document:
         """The `cost/1` document."""
@@ -92,7 +96,7 @@ class Cost:
         return {
             **heading(Schema.COST, self.request),
             **layout_entry(self.layout, self.request.model),
-            **{name: plain(getattr(self, name)) for name in found},
+            **{name: plain(getattr(self, name)) for name in (*found, "op_tables")},
         }
 
 
@@ -114,6 +118,7 @@ def cost_of(found: Priced) -> Cost:
         critical_path=_critical_path(found, kinds),
         layer_kinds=kinds,
         timeline=_timeline(found),
+        op_tables=found.coverage if isinstance(found, Tabled) else None,
     )
 
 
@@ -131,6 +136,7 @@ def _ops(found: Priced) -> tuple[OpCost, ...]:
             seconds_total=float(found.parts.seconds[i] * counts[i]),
             bound=found.bound(i),
             provenance=_provenance(found, i),
+            table=_table(found, i),
         )
         for i, name in enumerate(step.names)
         if found.parts.seconds[i] * counts[i] > 0
@@ -138,7 +144,13 @@ def _ops(found: Priced) -> tuple[OpCost, ...]:
     return tuple(sorted(rows, key=lambda row: -row.seconds_total))
 
 
+def _table(found: Priced, op: int) -> str | None:
+    return found.sources.get(op) if isinstance(found, Tabled) else None
+
+
 def _provenance(found: Priced, op: int) -> Provenance:
+    if _table(found, op) is not None:
+        return Provenance.MEASURED
     step, machine = found.table, found.request.machine
     if op < found.kernels:
         return machine.family_provenance(step.families[op], step.rates[op])

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from hw.tables import Kind
 from hw.work import EXCHANGE_SHAPES, SHAPES, CollectiveKind, Family, Rate
 from layouts.expression import ONE, ZERO, Expr, Number
 from layouts.tensor import Precision, Tensor
@@ -20,13 +21,27 @@ class Stream(StrEnum):
 
 
 @dataclass(frozen=True)
+class Problem:
+    """What a kernel is asked, in the words in which measured tables are (`hw.tables.forms`); the time model does not
+    read it. `form` is the format of its weights, KV cache or state."""
+
+    kind: Kind
+    form: str
+    sizes: Mapping[str, Expr]
+
+    def substitute(self, replacements: Mapping[str, Expr]) -> "Problem":
+        """The same problem with some quantities replaced."""
+        return replace(self, sizes={name: size.substitute(replacements) for name, size in self.sizes.items()})
+
+
+@dataclass(frozen=True)
 class Op:
     """A kernel or an exchange. Either `family` or `collective` is set.
 
     flops, bytes (HBM, read plus written) and `shape` (by the names of `hw.work.SHAPES`, of an exchange those of
     `EXCHANGE_SHAPES`) are those of one rank; `payload`, `size`, `stride` follow
     `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
-    belongs to (0 or 1 in a valid layout).
+    belongs to (0 or 1 in a valid layout). `problem` is set where public tables of measured kernels have the like.
 
     These are what engines do and the time model prices: a payload is *wire* bytes, what the load really sends. The JAX
     program here may do other than that: its shapes are fixed before a step. `program_flops` and `program_payload`
@@ -47,6 +62,7 @@ class Op:
     stride: Expr = ONE
     stream: Stream = Stream.MAIN
     share: Expr = ONE
+    problem: Problem | None = None
     program: bool = True
     program_flops: Expr | None = None
     program_payload: Expr | None = None
@@ -67,7 +83,8 @@ class Op:
         fields = ("flops", "bytes", "payload", "size", "share")
         changed = {f: getattr(self, f).substitute(replacements) for f in fields}
         shape = {name: value.substitute(replacements) for name, value in self.shape.items()}
-        return replace(self, **changed, shape=shape)
+        problem = None if self.problem is None else self.problem.substitute(replacements)
+        return replace(self, **changed, shape=shape, problem=problem)
 
     def __post_init__(self) -> None:
         if (self.family is None) == (self.collective is None):
@@ -104,8 +121,19 @@ def gemm(
         flops=tensor.rows * (2 * tensor.parameters) / cut,
         bytes=read + tensor.activations() * _BF16,
         shape=shape if shape is not None else {"steps": tensor.inp * ONE / (cut if tensor.cut_input else ONE)},
+        problem=None if family else _product(tensor, stored.name),
         program_flops=None if program_rows is None else program_rows * (2 * tensor.parameters) / cut,
     )
+
+
+def _product(tensor: Tensor, form: str) -> Problem:
+    """A rank's part of a dense product, or of one product a head."""
+    cut, rows = tensor.work_cut or tensor.cut, Expr.of(tensor.rows or ZERO)
+    if tensor.heads > 1:
+        of_a_head = {"inner": Expr.of(tensor.inp), "columns": Expr.of(tensor.out // tensor.heads)}
+        return Problem(Kind.ABSORBED, form, {"rows": rows, "heads": tensor.heads * ONE / cut, **of_a_head})
+    inner, columns = (cut, ONE) if tensor.cut_input else (ONE, cut)
+    return Problem(Kind.GEMM, form, {"rows": rows, "inner": tensor.inp / inner, "columns": tensor.out / columns})
 
 
 def gemms(tensors: Iterable[Tensor], precision: Precision) -> tuple[Op, ...]:

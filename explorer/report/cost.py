@@ -17,11 +17,27 @@ def draw(document: Document) -> RenderableType:
         Text(question_line(document), style="dim"),
         Keys(document["layout_text"], style="bold green"),
         Text(f"step {ms(document['step_seconds'])} ms{range_}", style="bold"),
+        *coverage_line(document),
         streams_table(document),
         kinds_table(document),
         ops_table(document),
         path_table(document),
     )
+
+
+def coverage_line(document: Document) -> tuple[Text, ...]:
+    """How much of the step is measured, where op tables were asked for."""
+    found = document.get("op_tables")
+    if not found:
+        return ()
+    part = f"{found['covered']} of {found['ops']} ops, {100 * found['share']:.0f} % of the work"
+    return (Text(f"op tables of {found['engine']} cover {part}"),)
+
+
+def provenance(op: Document) -> str:
+    """Where an op's seconds come from; of a table's, how they were read."""
+    table = op.get("table")
+    return str(op["provenance"]) if table is None else f"{op['provenance']}, {table.rpartition(', ')[2]}"
 
 
 def streams_table(document: Document) -> Sheet:
@@ -63,7 +79,7 @@ def ops_table(document: Document) -> Sheet:
     for op in ordered[:_OPS]:
         drawn.add(
             op["name"], op["layer_kind"], op["stream"], f"{op['count']:g}", us(op["seconds_each"]),
-            ms(op["seconds_total"]), str(op["bound"]), str(op["provenance"]),
+            ms(op["seconds_total"]), str(op["bound"]), provenance(op),
         )  # fmt: skip
     rest = ordered[_OPS:]
     if rest:

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 
+from hw.tables import Kind
 from hw.work import Family, Rate
 from layouts.combine.work import combine
-from layouts.expression import Expr
+from layouts.expression import ONE, Expr
 from layouts.gqa.shape import GQA
-from layouts.op import Op, elementwise, gemms
+from layouts.op import Op, Problem, elementwise, gemms
 from layouts.symbols import (
     ATTN_TP,
     DCP,
     KV_HEAD_RANKS,
     KV_TOKENS,
     PREFIX_TOKENS,
+    REQUESTS,
     ROWS,
     TABLE_TOKENS,
     VERIFY,
@@ -30,7 +32,9 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     tokens = WINDOW_TOKENS if gqa.window else KV_TOKENS
     room = (WINDOW_TABLE_TOKENS if gqa.window else TABLE_TOKENS) * VERIFY
     heads = DCP * gqa.heads / ATTN_TP
-    core = _core("gqa_decode", Family.ATTENTION_HEADS, gqa, precision, heads, tokens * VERIFY, tokens, room)
+    sizes = {"heads": heads, "requests": REQUESTS, "tokens": KV_TOKENS / REQUESTS, "verify": VERIFY}
+    asked = _problem(Kind.HEADS_DECODE, gqa, precision, sizes)
+    core = _core("gqa_decode", Family.ATTENTION_HEADS, gqa, precision, heads, tokens * VERIFY, tokens, asked, room)
     exchanges = combine(gqa.heads, gqa.head_dim, gqa.head_dim, False)
     return (*gemms(tensors, precision), _prepare(gqa), core, *exchanges)
 
@@ -38,7 +42,10 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
 def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a prefill chunk; a window bounds the keys of a row at the window."""
     seen = WINDOW_PREFIX_TOKENS if gqa.window else PREFIX_TOKENS
-    core = _core("gqa_prefill", Family.ATTENTION_PREFILL, gqa, precision, gqa.heads / ATTN_TP, ROWS * seen, KV_TOKENS)
+    heads, reach = gqa.heads / ATTN_TP, 2 * PREFIX_TOKENS * REQUESTS / ROWS
+    sizes = {"heads": heads, "requests": REQUESTS, "tokens": ROWS / REQUESTS, "reach": reach}
+    asked = _problem(Kind.HEADS_PREFILL, gqa, precision, sizes)
+    core = _core("gqa_prefill", Family.ATTENTION_PREFILL, gqa, precision, heads, ROWS * seen, KV_TOKENS, asked)
     return (*gemms(tensors, precision), _prepare(gqa), core)
 
 
@@ -56,6 +63,7 @@ def _core(
     heads: Expr,
     keys: Expr,
     tokens: Expr,
+    problem: Problem,
     room: Expr | None = None,
 ) -> Op:
     """Attention of `heads` query heads over `keys` (query, key) pairs: 2 x head_dim for scores, as many for values."""
@@ -65,5 +73,12 @@ def _core(
         rate=Rate.BF16,
         flops=heads * keys * (4 * gqa.head_dim),
         bytes=tokens * gqa.kv_bytes(precision["kv"].name) + heads * ROWS * (2 * _BF16 * gqa.head_dim),
+        problem=problem,
         program_flops=None if room is None else heads * room * (4 * gqa.head_dim),
     )
+
+
+def _problem(kind: Kind, gqa: GQA, precision: Precision, sizes: dict[str, Expr]) -> Problem:
+    """The core as tables state it; the window bounds the context inside the kernel."""
+    widths = {"kv_heads": gqa.kv_heads / KV_HEAD_RANKS, "width": gqa.head_dim * ONE, "window": gqa.window * ONE}
+    return Problem(kind, precision["kv"].name, {**sizes, **widths})

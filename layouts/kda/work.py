@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
+from hw.tables import Kind
 from hw.work import Family
-from layouts.expression import Expr
+from layouts.expression import ONE, Expr
 from layouts.kda.shape import KDA
-from layouts.op import Op, elementwise, gemms
+from layouts.op import Op, Problem, elementwise, gemms
 from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERIFY
 from layouts.tensor import Precision, Tensor
 
@@ -21,7 +22,9 @@ _FLOPS = 7  # a state element and row: decay, both products and the outer update
 
 def decode(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a decode or verify step: projections, short convolutions, one pass over the state, gated norm."""
-    return (*gemms(tensors, precision), *_around(kda, Family.CONVOLUTION, None), _recurrence(kda, precision))
+    asked = _problem(Kind.CONVOLUTION, kda, precision, VERIFY)
+    around = _around(kda, Family.CONVOLUTION, None, asked)
+    return (*gemms(tensors, precision), *around, _recurrence(kda, precision))
 
 
 def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -34,8 +37,10 @@ def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
         flops=ROWS * (_FLOPS * kda.heads * width * width) / ATTN_TP,
         bytes=ROWS * (_CHUNK_VALUES * _BF16 * kda.heads * width) / ATTN_TP + _state_traffic(kda, precision),
         shape={"ctas": REQUESTS * kda.heads / ATTN_TP, "steps": ROWS / REQUESTS * Fraction(1, _CHUNK)},
+        problem=_problem(Kind.STATE_CHUNK, kda, precision, ROWS / REQUESTS),
     )
-    return (*gemms(tensors, precision), *_around(kda, Family.CONVOLUTION_PREFILL, _PROMPT_WINDOW), core)
+    asked = _problem(Kind.CONVOLUTION_PREFILL, kda, precision, ROWS / REQUESTS)
+    return (*gemms(tensors, precision), *_around(kda, Family.CONVOLUTION_PREFILL, _PROMPT_WINDOW, asked), core)
 
 
 def commit(kda: KDA, precision: Precision) -> Op:
@@ -53,6 +58,7 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
         bytes=_state_traffic(kda, precision) + ROWS * (5 * _BF16 * kda.heads * width) / ATTN_TP,
         # a verification leaves the state after each token behind, from which a rejected draft is undone
         shape={"steps": VERIFY, "copied": REQUESTS * (VERIFY + Expr.of(-1)) * _values(kda) / ATTN_TP},
+        problem=_problem(Kind.STATE, kda, precision, VERIFY),
         program_flops=_solved(kda),
     )
 
@@ -75,13 +81,20 @@ def _values(kda: KDA) -> int:
     return kda.heads * kda.head_dim * kda.head_dim
 
 
-def _around(kda: KDA, family: Family, steps: int | None) -> tuple[Op, ...]:
+def _problem(kind: Kind, kda: KDA, precision: Precision, tokens: Expr) -> Problem:
+    """A kernel over `tokens` rows of each request, as tables state it."""
+    sizes = {"heads": kda.heads / ATTN_TP, "requests": REQUESTS, "tokens": tokens}
+    widths = {"width": kda.head_dim * ONE, "taps": kda.conv_kernel * ONE}
+    return Problem(kind, precision["state"].name, {**sizes, **widths})
+
+
+def _around(kda: KDA, family: Family, steps: int | None, problem: Problem) -> tuple[Op, ...]:
     """Short convolutions of q, k and v, and the gated norm. A decoded row reads and writes the window before it too."""
     width = kda.heads * kda.head_dim
     window = 0 if steps is not None else kda.conv_kernel - 1
     moved = ROWS * (2 * 3 * _BF16 * (1 + window) * width) / ATTN_TP
     shape = {} if steps is None else {"steps": Expr.of(steps)}
     return (
-        Op("kda_conv", family=family, bytes=moved, shape=shape),
+        Op("kda_conv", family=family, bytes=moved, shape=shape, problem=problem),
         elementwise("kda_gated_norm", ROWS * (3 * _BF16 * width) / ATTN_TP),
     )

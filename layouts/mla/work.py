@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from hw.tables import Kind
 from hw.work import Family, Rate
 from layouts.combine.work import combine
 from layouts.dsa.work import decode_scores, prefill_scores
+from layouts.expression import ONE, Expr
 from layouts.mla.shape import MLA
-from layouts.op import Op, elementwise, gemms
+from layouts.op import Op, Problem, elementwise, gemms
 from layouts.symbols import (
     ATTENTION_CTAS,
     ATTENTION_SPLITS,
@@ -16,6 +18,7 @@ from layouts.symbols import (
     DCP,
     KV_TOKENS,
     PREFIX_TOKENS,
+    REQUESTS,
     ROWS,
     SPARSE_PREFIX_TOKENS,
     SPARSE_TOKENS,
@@ -47,6 +50,7 @@ def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
         rate=Rate.BF16,
         flops=ROWS * keys * (2 * mla.heads * width) / ATTN_TP,
         bytes=KV_TOKENS * mla.kv_bytes(precision["kv"].name) + ROWS * (2 * _BF16 * mla.heads * width) / ATTN_TP,
+        problem=None if mla.indexer else _prompt(mla, precision),
     )
     return (*gemms(tensors, precision), _prepare(mla), *index, core)
 
@@ -70,5 +74,24 @@ def _attention(mla: MLA, precision: Precision) -> Op:
         flops=tokens * VERIFY * heads * (2 * (mla.kv_values + mla.kv_lora)),
         bytes=tokens * mla.kv_bytes(precision["kv"].name) + ROWS * heads * (_BF16 * (mla.kv_values + mla.kv_lora)),
         shape={"ctas": ATTENTION_CTAS, "splits": ATTENTION_SPLITS},
+        problem=None if mla.indexer else _context(mla, precision, heads),
         program_flops=pairs * heads * (2 * (mla.kv_values + mla.kv_lora)),
     )
+
+
+def _context(mla: MLA, precision: Precision, heads: Expr) -> Problem:
+    """A decode step, as tables state it: heads over so many tokens of each request."""
+    sizes = {"heads": heads, "requests": REQUESTS, "tokens": KV_TOKENS / REQUESTS, "verify": VERIFY}
+    return Problem(Kind.MLA_DECODE, precision["kv"].name, {**sizes, **_widths(mla)})
+
+
+def _prompt(mla: MLA, precision: Precision) -> Problem:
+    """A chunk of prompts, as tables state it; see `hw.tables.forms` for `reach`."""
+    sizes = {"heads": mla.heads / ATTN_TP, "requests": REQUESTS, "tokens": ROWS / REQUESTS}
+    widths = {**_widths(mla), "nope": mla.nope * ONE, "value": mla.v * ONE}
+    reach = 2 * PREFIX_TOKENS * REQUESTS / ROWS
+    return Problem(Kind.MLA_PREFILL, precision["kv"].name, {**sizes, **widths, "reach": reach})
+
+
+def _widths(mla: MLA) -> dict[str, Expr]:
+    return {"latent": mla.kv_lora * ONE, "rope": mla.rope * ONE}

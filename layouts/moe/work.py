@@ -1,11 +1,13 @@
 """Mixture of experts: router, latent projections, dispatch, grouped GEMMs, combine, shared expert."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hw.tables import Kind
 from hw.work import CollectiveKind, Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.moe.shape import MoE
-from layouts.op import Op, elementwise, exchange, gemm
+from layouts.op import Op, Problem, elementwise, exchange, gemm
 from layouts.symbols import (
     BY_ALL_TO_ALL,
     BY_MAX_LEN,
@@ -32,6 +34,8 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
     grid = {"rows": MOE_ROWS, "experts": Expr.of(moe.experts)}
     multiplied = [t for t in tensors if t.rows is not None]
     before = [t for t in multiplied if not _routed(t) and not _after(t)]
+    activation = elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP)
+    routed = (*(_expert_gemm(t, precision, moe.topk) for t in multiplied if _routed(t)), activation)
     return (
         *(gemm(t, precision) for t in before),
         exchange(
@@ -52,8 +56,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             share=BY_ALL_TO_ALL,
             program_payload=_room_to_send() * _INT32,
         ),
-        *(_expert_gemm(t, precision, moe.topk) for t in multiplied if _routed(t)),
-        elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP),
+        *(replace(op, problem=_problem(moe, precision)) for op in routed),
         exchange(
             "combine",
             CollectiveKind.COMBINE,
@@ -65,6 +68,24 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
         ),
         *(gemm(t, precision) for t in multiplied if _after(t)),
     )
+
+
+def _problem(moe: MoE, precision: Precision) -> Problem:
+    """The routed experts of a rank, as tables state them: by the tokens whose choices, evenly spread over all experts,
+    bring the rank its rows."""
+    sizes = {
+        "tokens": EXPERT_ROWS * EP / moe.topk,
+        "width": moe.width * ONE,
+        "intermediate": moe.intermediate * ONE,
+        "topk": moe.topk * ONE,
+        "experts": moe.experts * ONE,
+        "tp": EXPERT_TP,
+        "ep": EP,
+        "uneven": ZERO,
+        "travelled": BY_ALL_TO_ALL,
+        "touched": EXPERTS_TOUCHED / EXPERTS_RANK,
+    }
+    return Problem(Kind.GROUPED, precision["experts"].name, sizes)
 
 
 def _expert_gemm(tensor: Tensor, precision: Precision, topk: int) -> Op:

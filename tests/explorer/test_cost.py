@@ -150,7 +150,7 @@ def test_document_is_the_schema(costs: dict[str, Cost]):
     assert document["request"]["concurrency"] == 64
     assert set(document["streams"]) == {"main", "gather", "host"}
     assert document["ops"][0].keys() == {
-        *("name", "layer_kind", "stream", "count", "seconds_each", "seconds_total", "bound", "provenance")
+        *("name", "layer_kind", "stream", "count", "seconds_each", "seconds_total", "bound", "provenance", "table")
     }
     assert {op["provenance"] for op in document["ops"]} <= set(Provenance)
     assert {op["bound"] for op in document["ops"]} <= {"latency", "memory", "compute", "link", "nic"}
