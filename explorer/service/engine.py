@@ -3,6 +3,7 @@
 import difflib
 import pathlib
 import tomllib
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -45,6 +46,10 @@ class Engine(eqx.Module):
     arrival: Float[ArrayLike, ""]
     spread_tpot: Float[ArrayLike, ""]
     spread_ttft: Float[ArrayLike, ""]
+
+    def anonymous(self) -> "Engine":
+        """The numbers and the policy: without a name, engines of one policy share compiled programs."""
+        return replace(self, name="")
 
 
 FITTED: Final = ("fixed_share", "step", "request", "prefill_stretch", "launch", "arrival")

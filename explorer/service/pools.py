@@ -1,6 +1,6 @@
 """The pools of a measured run as priced steps: from what its source states to a layout, formats and a machine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from explorer.evaluate import Tables
 from explorer.fidelity.runs import Pool, Run
-from explorer.request import Phase, make_request, verifying_model
+from explorer.request import Phase, Request, fitting_context, make_request, verifying_model
 from explorer.service.steps import Steps, steps
 from hw.errors import MeshwrightError
 from layouts.models import Model, load_model
@@ -70,21 +70,30 @@ def question(run: Run, pool: Pool | None, phase: Phase) -> Question:
 def priced(asked: Question) -> Priced:
     """Price a worker at many loads; raises MeshwrightError for a layout that breaks a rule."""
     prefill = asked.phase is Phase.PREFILL
-    request = make_request(
-        asked.model,
-        asked.hardware,
-        asked.gpus,
-        phase=asked.phase,
-        context=asked.prompt if prefill else asked.context,
-        concurrency=1,
-        precision=asked.precision,
-        draft=_draft(asked.model, asked.verify),
-        verify_width=asked.verify,
-    )
+    base = _request(asked.model, asked.hardware, asked.gpus, asked.precision, asked.verify, asked.phase)
+    length = fitting_context(base.model, asked.prompt if prefill else asked.context)
+    request = replace(base, context=length)
     cut = request.layout(asked.layout)
     loads = CHUNKS if prefill else BATCHES
     tables = _tables(asked.model, asked.precision, asked.verify, prefill)
     return Priced(asked.gpus, cut.attn_dp * cut.replicas, cut.pp, steps(request, cut, loads, request.context, tables))
+
+
+@lru_cache(maxsize=256)
+def _request(model: str, hardware: str, gpus: int, precision: str | None, verify: int, phase: Phase) -> Request:
+    """A question of any length: models and machines are read once."""
+    draft = _draft(model, verify)
+    return make_request(
+        model,
+        hardware,
+        gpus,
+        phase=phase,
+        context=1,
+        concurrency=1,
+        precision=precision,
+        draft=draft,
+        verify_width=verify,
+    )
 
 
 @lru_cache(maxsize=64)

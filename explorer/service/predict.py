@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike
 
 from explorer.fidelity.runs import Interval, Pool, Run
 from explorer.request import Phase
@@ -30,10 +32,23 @@ class Served:
     def latency(self, decode: Steps | None = None, prefill: Steps | None = None) -> Latency:
         """What a client sees, with these steps or with others of the same loads."""
         steps = (decode or self.decode.steps, prefill or self.prefill.steps)
-        groups = float(self.prefill.groups)
-        if self.workers is None:
-            return aggregated(self.engine, self.clients, *steps, groups)
-        return disaggregated(self.engine, self.clients, *steps, self.workers, groups)
+        workers = None if self.workers is None else tuple(map(np.float64, self.workers))
+        return _latency(self.engine.anonymous(), self.clients, *steps, np.float64(self.prefill.groups), workers)
+
+
+@eqx.filter_jit
+def _latency(
+    engine: Engine,
+    clients: Clients,
+    decode: Steps,
+    prefill: Steps,
+    groups: ArrayLike,
+    workers: tuple[ArrayLike, ArrayLike] | None,
+) -> Latency:
+    """Compiled once an engine's policy and mode: all runs share the shapes of their steps."""
+    if workers is None:
+        return aggregated(engine, clients, decode, prefill, groups)
+    return disaggregated(engine, clients, decode, prefill, workers, groups)
 
 
 def served(run: Run) -> Served:
