@@ -10,6 +10,9 @@ from typing import TypedDict, Unpack
 
 from explorer.auditing import Audited, make_audit_request
 from explorer.auditing import audit as _audit
+from explorer.calibration.answer import Calibration
+from explorer.calibration.answer import calibrate as _calibrate
+from explorer.calibration.sources import Ran, read_source
 from explorer.comparison import Comparison
 from explorer.comparison import compare as _compare
 from explorer.costing import Cost
@@ -22,6 +25,8 @@ from explorer.planner import plan as _plan
 from explorer.request import make_request
 from explorer.traces.answer import Traced, answer
 from explorer.traces.reading import read_trace
+from hw.errors import MeshwrightError
+from hw.machine import load_machine
 
 
 class Options(TypedDict, total=False):
@@ -101,3 +106,14 @@ def trace(
 ) -> Traced:
     """A recorded step taken apart: layers, exposed copies, idle time; beside a prediction if one is given."""
     return answer(file, read_trace(file), device, tuple(layer_patterns), step_pattern, against)
+
+
+def calibrate(hardware: str, files: Sequence[str | pathlib.Path], ran: Ran | None = None) -> Calibration:
+    """A chip's curves, or those of a curve file, adjusted to what was measured; `ran` says what recordings are of.
+
+    `curve_file` of the result is the text of a file that `hardware="PATH.toml"` takes.
+    """
+    machine = load_machine(hardware) if ran is None else ran.request.machine
+    if machine.name != hardware:
+        raise MeshwrightError(f"{machine.name!r} ran, not {hardware!r}: name the same hardware in both")
+    return _calibrate(machine, [seen for file in files for seen in read_source(file, machine, ran)], ran)

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from explorer.auditing import audit, make_audit_request
+from explorer.calibration.answer import calibrate
+from explorer.calibration.measured import read_measured
+from explorer.calibration.sources import Ran
 from explorer.comparison import compare
 from explorer.costing import cost, cost_of
 from explorer.elasticity import sensitivity
@@ -30,6 +33,7 @@ WITHOUT = {
     "audit/1": {"objective"},
     "run/1": {"objective", "precision"},
     "trace/1": {"objective", "precision"},
+    "calibration/1": {"objective", "precision"},
 }
 PLAIN_LISTS = {"step_seconds_range", "notes", "differences", "left_out"}  # of numbers or sentences
 DP2, DP16 = "attn_dp=2,dcp=8,ep=16", "attn_dp=16,ep=16"
@@ -77,6 +81,13 @@ def _trace() -> Document:
     return answer("step.json", predicted_trace(found), predicted=cost_of(found)).document()
 
 
+def _calibration() -> Document:
+    """To timed ops, whose file lies beside its own tests."""
+    _, rows = read_measured(pathlib.Path(__file__).parents[1] / "calibration" / "measure.json")
+    request = make_request("llama-3.1-8b", "h200", 8)
+    return calibrate(request.machine, [rows], Ran(request, request.layout("attn_tp=8"))).document()
+
+
 MAKE: dict[str, Callable[[], Document]] = {
     "plan/1": _plan,
     "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
@@ -86,7 +97,9 @@ MAKE: dict[str, Callable[[], Document]] = {
     "audit/1": _audit,
     "run/1": _run,
     "trace/1": _trace,
+    "calibration/1": _calibration,
 }
+READ = ["measure/1"]  # by a command, and written by none: `tests.calibration` reads its example
 
 
 @functools.cache
@@ -168,8 +181,8 @@ def test_examples_are_cut_from_documents() -> None:
     """Each example names a schema and holds nothing that such a document lacks."""
     blocks = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     examples = [json.loads(block) for block in blocks]
-    assert [example["schema"] for example in examples] == list(MAKE)
-    for example in examples:
+    assert [example["schema"] for example in examples] == [*MAKE, *READ]
+    for example in examples[: len(MAKE)]:
         subset(example, document_of(example["schema"]))
 
 
