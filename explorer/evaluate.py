@@ -19,6 +19,7 @@ from hw.programs import kept
 from layouts.blocks import step_blocks
 from layouts.cut import Cut, Scalar
 from layouts.load import Load
+from layouts.lowering import Vector
 from layouts.models.model import Model
 from layouts.quantities import Traits, quantities
 from layouts.stages import heaviest_stages, layer_counts
@@ -34,12 +35,14 @@ CHUNK: Final = 2048
 
 
 class Case(eqx.Module):
-    """A question as numbers: what all candidate layouts of one request share."""
+    """A question as numbers: what all candidate layouts of one request share. `overlap`: 1 where the engine runs the
+    shared expert under the combine."""
 
     load: Load
     budget: Budget
     machine: Machine
     host: Float[ArrayLike, ""] = HOST_SECONDS
+    overlap: Float[ArrayLike, ""] = 0.0
 
 
 class Tables(eqx.Module):
@@ -94,8 +97,10 @@ def evaluate(ar: Arithmetic, tables: Tables, cut: Cut, case: Case) -> Evaluation
 
 def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Schedule:
     """When everything runs."""
+    values = Vector(values)
     seconds = tables.step.op_seconds(ar, case.machine, values)
-    return tables.step.schedule(ar, case.machine, seconds, cut, host_seconds(case, values))
+    contention = tables.step.contention(ar, case.machine, values)
+    return tables.step.schedule(ar, case.machine, seconds, contention, cut, host_seconds(case, values), case.overlap)
 
 
 def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:

@@ -33,13 +33,14 @@ class Parts(eqx.Module):
     """The parts of a step, ops in the order of `StepTable.names`; zero for an alternative not taken.
 
     `seconds` and `sent` bytes are those of one execution, `alone` its seconds without contention between streams,
-    which `seconds` has on average over the step. `terms` are the parts of its time: fixed, memory or link,
+    which `seconds` has on average over the step, `contention` the fraction by which it is longer beside the other. `terms` are the parts of its time: fixed, memory or link,
     compute or NIC, chain. `group`: size and stride of an exchange's group. `gathered`: 1 at positions that gather.
     """
 
     values: Mapping[str, Scalar]
     seconds: Float[Array, " ops"]
     alone: Float[Array, " ops"]
+    contention: Float[Array, " ops"]
     terms: Float[Array, "ops 4"]
     ctas: Float[Array, " ops"]
     group: Float[Array, "ops 2"]
@@ -137,7 +138,8 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
     ar, table, machine = Exact(), tables.step, case.machine
     values = tables.values(ar, cut, case.load, machine)
     alone = table.op_seconds(ar, machine, values)
-    schedule = table.schedule(ar, machine, alone, cut, host_seconds(case, values))
+    contention = table.contention(ar, machine, values)
+    schedule = table.schedule(ar, machine, alone, contention, cut, host_seconds(case, values), case.overlap)
     work, kernel_share = table.work(values)
     collective, exchange_share = table.collectives(values)
     share = jnp.concatenate([kernel_share, exchange_share])
@@ -148,6 +150,7 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
         values=values,
         seconds=alone + schedule.slowed / jnp.maximum(table.executions(cut), 1.0),
         alone=alone,
+        contention=contention,
         terms=jnp.concatenate([jnp.stack(t, axis=1) for t in terms]) * share[:, None],
         ctas=jnp.concatenate([work.ctas, jnp.zeros_like(sent)]),
         group=jnp.concatenate([jnp.ones((len(none), 2)), jnp.stack([collective.size, collective.stride], axis=1)]),
@@ -163,7 +166,8 @@ def _price(case: Case, tables: Tables, cut: Cut) -> Any:
 
     def step(machine: Machine) -> Array:
         seconds = tables.step.op_seconds(ar, machine, parts.values)
-        return tables.step.schedule(ar, machine, seconds, cut, parts.schedule.host).step
+        contention = tables.step.contention(ar, machine, parts.values)
+        return tables.step.schedule(ar, machine, seconds, contention, cut, parts.schedule.host, case.overlap).step
 
     ends = case.machine.faster(), case.machine.slower()
     faster, slower = jax.vmap(step)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends))

@@ -55,7 +55,8 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """A question that can be answered. Times in seconds; None where an option was left to the planner."""
+    """A question that can be answered. Times in seconds; None where an option was left to the planner. `overlap`:
+    whether the engine runs the shared expert under the combine."""
 
     model: Model
     machine: Machine
@@ -74,6 +75,7 @@ class Request:
     chunk: int
     seed: int
     graphs: Float[np.ndarray, " sizes"] = field(repr=False)
+    overlap: bool = False
 
     @property
     def prefill(self) -> bool:
@@ -104,7 +106,7 @@ class Request:
             dispatch_tokens=np.float64(np.nan if self.dispatch_tokens is None else self.dispatch_tokens),
             draft_window=np.float64(self.draft_window),
         )
-        return Case(load, budget, self.machine.anonymous())
+        return Case(load, budget, self.machine.anonymous(), overlap=np.float64(self.overlap))
 
     def layout(self, text: str) -> Layout:
         """A layout in text form, checked against every rule; raises a MeshwrightError that names the nearest valid."""

@@ -6,13 +6,13 @@ from typing import Final
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from explorer.contention import Order, contended
 from explorer.schedule import Schedule, schedule
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
-from hw.time import collective_seconds, compute_seconds
+from hw.time import collective_seconds, compute_seconds, compute_terms
 from hw.work import (
     COLLECTIVES,
     EXCHANGE_SHAPES,
@@ -52,6 +52,8 @@ class StepTable(eqx.Module):
     gathers: Float[np.ndarray, " ops"]
     sequence: Int[np.ndarray, " positions"]
     gathering: Float[np.ndarray, " positions"]
+    covered: Float[np.ndarray, " ops"]
+    covering: Float[np.ndarray, " ops"]
     order: Order
 
     def __init__(self, step: StepBlocks):
@@ -70,6 +72,9 @@ class StepTable(eqx.Module):
         self.block = np.array([i for i, _ in ordered], np.int64)
         self.gathers = np.array([float(op.stream is Stream.GATHER) for _, op in ordered])
         self.sequence = np.array(step.sequence, np.int64)
+        covers = {(i, op.beside) for i, op in kernels if op.beside is not None}
+        self.covered = np.array([float(op.beside is not None) for _, op in ordered])
+        self.covering = np.array([float((i, op.collective) in covers) for i, op in ordered])
         self.order = _order(step, ordered)
         self.gathering = np.isin(self.sequence, self.block[self.gathers > 0]).astype(np.float64)
 
@@ -104,17 +109,36 @@ class StepTable(eqx.Module):
         return share * self.gathering * jnp.clip(jnp.log2(cut.weight_shard), 0.0, 1.0)
 
     def schedule(
-        self, ar: Arithmetic, machine: Machine, seconds: Float[Array, " ops"], cut: Cut, host: Float[Array, ""]
+        self,
+        ar: Arithmetic,
+        machine: Machine,
+        seconds: Float[Array, " ops"],
+        contention: Float[Array, " ops"],
+        cut: Cut,
+        host: Float[Array, ""],
+        overlap: Float[ArrayLike, ""] = 0.0,
     ) -> Schedule:
-        """Op times summed into blocks, blocks laid out in the order of the step, beside each other's streams."""
+        """Op times summed into blocks, blocks laid out in the order of the step, beside each other's streams.
+
+        `overlap` is 1 where the engine runs ops under the exchange that they may run beside: what is hidden there
+        takes no time of the main stream.
+        """
+        seconds = self._exposed(ar, seconds, overlap)
         main = self._by_block(seconds * (1.0 - self.gathers))[self.sequence]
         share = self.gather_share(cut)
         gather = self._by_block(seconds * self.gathers)[self.sequence] * share
         copies = machine.exchange.contention[COLLECTIVES.index(CollectiveKind.COPY_GATHER)]
-        contention = self._contention(machine)
         work = contended(self.order, seconds, contention, copies, main, gather, share)
         longer = self._over_positions(work.gather - gather) * self._copying
         return schedule(ar, work._replace(slowed=work.slowed + longer), share, host)
+
+    def _exposed(
+        self, ar: Arithmetic, seconds: Float[Array, " ops"], overlap: Float[ArrayLike, ""]
+    ) -> Float[Array, " ops"]:
+        """Seconds of each op without what runs under an exchange of its block."""
+        covered, covering = (self._by_block(seconds * mask) for mask in (self.covered, self.covering))
+        hidden = ar.minimum(covered, covering) / jnp.where(covered > 0, covered, 1.0)
+        return seconds * (1.0 - overlap * self.covered * hidden[self.block])
 
     def executions(self, cut: Cut) -> Float[Array, " ops"]:
         """How often each op runs in a step; a gather's where its position gathers."""
@@ -131,12 +155,17 @@ class StepTable(eqx.Module):
         owners = (*self.families, *self.kinds)
         return np.array([float(owner is CollectiveKind.COPY_GATHER) for owner in owners])
 
-    def _contention(self, machine: Machine) -> Float[Array, " ops"]:
-        """By which fraction longer each op takes beside copies."""
+    def contention(self, ar: Arithmetic, machine: Machine, values: Values) -> Float[Array, " ops"]:
+        """By which fraction longer each op takes beside copies: of a kernel only what it spends on memory is longer."""
+        values = values if isinstance(values, Vector) else Vector(values)
+        terms = compute_terms(ar, machine, self.work(values)[0])
+        whole = terms.latency + terms.memory + terms.compute + terms.chain
+        on_memory = terms.memory / jnp.where(whole > 0, whole, 1.0)
         family = np.array([FAMILIES.index(f) for f in self.families], int)
         rate = np.array([RATES.index(r) for r in self.rates], int)
         kind = np.array([COLLECTIVES.index(k) for k in self.kinds], int)
-        return jnp.concatenate([machine.curves.contention[family, rate], machine.exchange.contention[kind]])
+        kernels = machine.curves.contention[family, rate] * on_memory
+        return jnp.concatenate([kernels, machine.exchange.contention[kind]])
 
     def _by_block(self, seconds: Float[Array, " ops"]) -> Float[Array, " blocks"]:
         member = (self.block[None, :] == np.arange(len(self.block_names))[:, None]).astype(np.float64)

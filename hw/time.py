@@ -165,7 +165,8 @@ def collective_seconds(ar: Arithmetic, machine: Machine, collective: Collective)
     A group of one rank and an empty payload cost nothing.
     """
     terms = collective_terms(ar, machine, collective)
-    together = _joined(jnp.stack([terms.link, terms.nic, terms.chain]), _OVERLAP)
+    parts = jnp.stack(terms[1:])
+    together = jnp.where(parts.sum(axis=0) > 0, _joined(parts, _OVERLAP), 0.0)
     return terms.latency + jnp.where(_by_engine(collective), terms.link + terms.nic, together)
 
 

@@ -43,6 +43,8 @@ class Op:
     `hw.work.Collective`. `share` is the part that it takes in the step: one, or the weight of the alternative that it
     belongs to (0 or 1 in a valid layout). `problem` is set where public tables of measured kernels have the like.
 
+    `beside`: the exchange of its block that an engine may run it under, where the two wait for nothing of each other.
+
     These are what engines do and the time model prices: a payload is *wire* bytes, what the load really sends. The JAX
     program here may do other than that: its shapes are fixed before a step. `program_flops` and `program_payload`
     (*program* bytes, of static operands) are then the program's, and `program` is False for what it does not do at
@@ -61,6 +63,7 @@ class Op:
     size: Expr = ONE
     stride: Expr = ONE
     stream: Stream = Stream.MAIN
+    beside: CollectiveKind | None = None
     share: Expr = ONE
     problem: Problem | None = None
     program: bool = True

@@ -7,42 +7,42 @@ from jaxtyping import Array
 
 from experiments.article_fit.steps import KDA, MLA, Load, Steps
 from experiments.seed_claims.article import DP2, DP16, FULL
-from hw.machine import Machine
-from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 
-Quantity = Callable[[Steps, Machine], Array]
+Quantity = Callable[[Steps], Array]
 
 _MIDDLE: Final[Load] = (DP16, 128)
 _HIGH: Final[Load] = (DP16, 256)
 _FULL: Final[Load] = (DP16, FULL)
 _GROUPS: Final[Load] = (DP2, 256)
 _FEW: Final[Load] = (DP2, 32)
-_STATE: Final = FAMILIES.index(Family.STATE), RATES.index(Rate.BF16)
-_COPIES: Final = COLLECTIVES.index(CollectiveKind.COPY_GATHER)
 
 
 def _us(load: Load, block: str, op: str) -> Quantity:
-    return lambda steps, _: steps.us(load, block, op)
+    return lambda steps: steps.us(load, block, op)
 
 
-def _beside(load: Load) -> Quantity:
+def _copy_alone(load: Load) -> Quantity:
+    return lambda steps: steps.bandwidth(load, alone=True)
+
+
+def _copy_beside(load: Load) -> Quantity:
     """A copy while exchanges use the links."""
-    return lambda steps, machine: steps.bandwidth(load, alone=True) / (1.0 + machine.exchange.contention[_COPIES])
+    return lambda steps: steps.bandwidth(load, alone=True) / (1.0 + steps.contention(load, KDA, "weight_all_gather"))
 
 
-def _state_beside(steps: Steps, machine: Machine) -> Array:
+def _state_beside(steps: Steps) -> Array:
     """The state kernel while copies run."""
-    return _state_alone(steps, machine) * (1.0 + machine.curves.contention[_STATE])
+    return _state_alone(steps) * (1.0 + steps.contention(_FULL, KDA, "kda_state"))
 
 
-def _state_alone(steps: Steps, _: Machine) -> Array:
+def _state_alone(steps: Steps) -> Array:
     return steps.us(_FULL, KDA, "kda_state", alone=True)
 
 
 # By claim, its figures in order; None where a figure is left out of the fit.
 ROWS: Final[Mapping[str, tuple[Quantity | None, ...]]] = {
-    "S03": (lambda steps, _: steps.ms(_FULL),),
-    "S04": (lambda steps, _: steps.ms(_FEW),),
+    "S03": (lambda steps: steps.ms(_FULL),),
+    "S04": (lambda steps: steps.ms(_FEW),),
     "S15": (_us(_HIGH, MLA, "mla_decode"),),
     "S16": (_us(_GROUPS, MLA, "mla_decode"),),
     "S17": (_us(_MIDDLE, MLA, "mla_decode"),),
@@ -50,13 +50,11 @@ ROWS: Final[Mapping[str, tuple[Quantity | None, ...]]] = {
     "S21": (_us(_HIGH, KDA, "kda_state"), None),
     "S23": (_us(_HIGH, KDA, "qkv_proj"), _us(_GROUPS, KDA, "qkv_proj")),
     "S26": (_us(_GROUPS, KDA, "attention_reduce_scatter"), _us(_GROUPS, MLA, "attention_reduce_scatter")),
-    "S30": tuple(lambda steps, _, at=at: steps.total_ms(at, "dispatch", "combine") for at in (_HIGH, _GROUPS)),
+    "S30": tuple(lambda steps, at=at: steps.total_ms(at, "dispatch", "combine") for at in (_HIGH, _GROUPS)),
     "S31": (_us(_HIGH, KDA, "w13"), _us(_HIGH, KDA, "w2")),
-    "S34": (lambda steps, _: steps.copies_ms(_HIGH),),
-    "S37": (lambda steps, _: steps.bandwidth(_HIGH), lambda steps, _: steps.bandwidth(_GROUPS)),
-    "M13": (
-        *(_beside(_GROUPS), lambda steps, _: steps.bandwidth(_GROUPS, alone=True)),
-        *(_beside(_HIGH), lambda steps, _: steps.bandwidth(_HIGH, alone=True)),
-    ),
+    "M10": (_us(_GROUPS, KDA, "w13"), _us(_GROUPS, KDA, "w2")),
+    "S34": (lambda steps: steps.copies_ms(_HIGH),),
+    "S37": (lambda steps: steps.bandwidth(_HIGH), lambda steps: steps.bandwidth(_GROUPS)),
+    "M13": (_copy_beside(_GROUPS), _copy_alone(_GROUPS), _copy_beside(_HIGH), _copy_alone(_HIGH)),
     "M14": (_state_beside, _state_alone),
 }

@@ -1,6 +1,7 @@
 """Least squares of logarithms over the rows, each in units of its tolerance, with priors at the public tables."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import equinox as eqx
 import jax
@@ -12,9 +13,11 @@ from experiments.article_fit.parameters import FREE, value, values_at, tuned
 from experiments.article_fit.rows import ROWS
 from experiments.article_fit.steps import Asked, Steps, asked
 from experiments.seed_claims.article import CHIP
-from experiments.seed_claims.claims import read_claims
+from experiments.seed_claims.claims import Claim, read_claims
 from hw.compat import in_x64
 from hw.machine import Machine, load_machine
+
+_GIVEN: Final = 0.1  # of a row that states no tolerance
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,20 @@ class Outcome:
 
 
 def rows() -> tuple[Row, ...]:
-    """The figures that the fit sees, in the order of `ROWS`. Raises ValueError for a claim that is not marked `fit`."""
+    """The figures that the fit sees, in the order of `ROWS`. Raises ValueError for a claim that is to be checked."""
     claims = {claim.id: claim for claim in read_claims()}
-    if wrong := [name for name in ROWS if claims[name].use != "fit"]:
-        raise ValueError(f"claims {', '.join(wrong)} are not marked fit: a curve may not see them")
+    if wrong := [name for name in ROWS if claims[name].use == "check"]:
+        raise ValueError(f"claims {', '.join(wrong)} are to be checked: a curve may not see them")
     return tuple(
-        Row(name, part.numbers[0], float(claims[name].tolerance.rstrip("%")) / 100.0)
+        Row(name, part.numbers[0], _tolerance(claims[name]))
         for name, quantities in ROWS.items()
         for part, quantity in zip(claims[name].parsed.parts, quantities, strict=True)
         if quantity is not None
     )
+
+
+def _tolerance(claim: Claim) -> float:
+    return _GIVEN if claim.tolerance == "given" else float(claim.tolerance.rstrip("%")) / 100.0
 
 
 @in_x64
@@ -61,7 +68,7 @@ def solve() -> Outcome:
 
 def _predict(machine: Machine, wanted: Asked) -> Float[Array, " rows"]:
     steps = Steps(machine, wanted)
-    return jnp.stack([quantity(steps, machine) for parts in ROWS.values() for quantity in parts if quantity is not None])
+    return jnp.stack([quantity(steps) for parts in ROWS.values() for quantity in parts if quantity is not None])
 
 
 @eqx.filter_jit

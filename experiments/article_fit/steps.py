@@ -31,12 +31,16 @@ class Asked(NamedTuple):
     load: EngineLoad
     budget: Budget
     cut: Cut
+    overlap: Array
 
 
 def asked() -> Asked:
     """All loads of the article that a row speaks of."""
     cases = [replace(d.request, concurrency=c).case() for d, c in LOADS]
-    each = [Asked(case.load, case.budget, cut_of(d.layout)) for (d, _), case in zip(LOADS, cases, strict=True)]
+    each = [
+        Asked(case.load, case.budget, cut_of(d.layout), jnp.asarray(case.overlap))
+        for (d, _), case in zip(LOADS, cases, strict=True)
+    ]
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *each)
 
 
@@ -44,9 +48,9 @@ class Steps:
     """All loads priced at once."""
 
     def __init__(self, machine: Machine, wanted: Asked):
-        self._parts: Parts = jax.vmap(lambda one: parts_of(Case(one.load, one.budget, machine), tables(), one.cut))(
-            wanted
-        )
+        self._parts: Parts = jax.vmap(
+            lambda one: parts_of(Case(one.load, one.budget, machine, overlap=one.overlap), tables(), one.cut)
+        )(wanted)
         table = tables().step
         self._table = table
         self._place = {
@@ -57,6 +61,10 @@ class Steps:
         """Microseconds of one execution of an op: on average over the step, or without the other stream."""
         parts = self._parts.alone if alone else self._parts.seconds
         return parts[LOADS.index(load), self._place[block, op]] * 1e6
+
+    def contention(self, load: Load, block: str, op: str) -> Array:
+        """By which fraction longer an op takes beside the other stream."""
+        return self._parts.contention[LOADS.index(load), self._place[block, op]]
 
     def ms(self, load: Load) -> Array:
         """Milliseconds of the step."""

@@ -16,6 +16,7 @@ from explorer.priced import Priced, priced
 from explorer.request import Request, make_request
 from explorer.residents.budget import Memory
 from explorer.schedule import Schedule
+from hw.compat import x64
 from layouts.layout import Layout
 
 Wanted = Callable[[str, str], bool]
@@ -35,6 +36,7 @@ class Deployment:
     extra_slots: int
     draft_window: int
     mem_fraction: float
+    shared_in_combine: bool
 
     @cached_property
     def request(self) -> Request:
@@ -48,7 +50,7 @@ class Deployment:
             extra_slots=self.extra_slots,
             mem_fraction=self.mem_fraction,
         )
-        return replace(asked, draft_window=self.draft_window)
+        return replace(asked, draft_window=self.draft_window, overlap=self.shared_in_combine)
 
     @cached_property
     def layout(self) -> Layout:
@@ -56,8 +58,12 @@ class Deployment:
         return self.request.layout(self.text)
 
 
-DP16: Final = Deployment("DP16", "attn_dp=16,ep=16", extra_slots=8, draft_window=4753, mem_fraction=0.88)
-DP2: Final = Deployment("DP2 x DCP8", "attn_dp=2,dcp=8,ep=16", extra_slots=16, draft_window=7997, mem_fraction=0.83)
+DP16: Final = Deployment(
+    "DP16", "attn_dp=16,ep=16", extra_slots=8, draft_window=4753, mem_fraction=0.88, shared_in_combine=False
+)
+DP2: Final = Deployment(
+    "DP2 x DCP8", "attn_dp=2,dcp=8,ep=16", extra_slots=16, draft_window=7997, mem_fraction=0.83, shared_in_combine=True
+)
 BOTH: Final = (DP16, DP2)
 
 
@@ -100,9 +106,14 @@ class Step:
         """Milliseconds of the step."""
         return self.priced.step * 1e3
 
-    def us(self, op: str, block: str) -> float:
-        """Microseconds of one execution of an op."""
-        return float(self.priced.parts.seconds[self.ops[block, op]]) * 1e6
+    def us(self, op: str, block: str, alone: bool = False) -> float:
+        """Microseconds of one execution of an op: on average over the step, or as if the other stream stood still."""
+        seconds = self.priced.parts.alone if alone else self.priced.parts.seconds
+        return float(seconds[self.ops[block, op]]) * 1e6
+
+    def contention(self, op: str, block: str) -> float:
+        """By which fraction longer an op takes while the other stream runs."""
+        return float(self.priced.parts.contention[self.ops[block, op]])
 
     def sent(self, op: str, block: str) -> float:
         """Bytes that a rank sends (and receives) in one execution of an exchange."""

@@ -32,15 +32,17 @@ def gather_us(deployment: Deployment, block: str) -> float:
 
 
 def ptop_ms(deployment: Deployment) -> float:
-    """Copies from peers, ms a step."""
-    return step(deployment, HIGH).total_ms(lambda _, op: op == GATHER)
+    """Copies from peers, ms a step, the gaps between them taken off."""
+    priced = step(deployment, HIGH)
+    copies = float(priced.priced.parts.gathered.sum()) * (deployment.layout.weight_shard - 1)
+    return priced.total_ms(lambda _, op: op == GATHER) - copies * GAP / 1e3
 
 
-def bandwidth(deployment: Deployment, block: str) -> float:
-    """GB/s of one copy from a peer, the gap after it taken off."""
+def bandwidth(deployment: Deployment, block: str, alone: bool = False) -> float:
+    """GB/s of one copy from a peer, the gap after it taken off: on average over a step, or as if alone."""
     priced = step(deployment, HIGH)
     ranks = deployment.layout.weight_shard
-    seconds = (priced.us(GATHER, block) / (ranks - 1) - GAP) / 1e6
+    seconds = (priced.us(GATHER, block, alone) / (ranks - 1) - GAP) / 1e6
     return priced.sent(GATHER, block) / (ranks - 1) / seconds / GB
 
 
@@ -61,9 +63,10 @@ def draft_sharding() -> Answer:
 
 
 def beside_and_alone() -> Answer:
-    """M13: the tool has no contention on the links, so both figures of a layout are one."""
-    two, sixteen = bandwidth(DP2, KDA), bandwidth(DP16, KDA)
-    return answer(two, two, sixteen, sixteen, note="no contention between streams in the tool")
+    """M13: copies while exchanges use the links, and alone."""
+    alone = [bandwidth(d, KDA, alone=True) for d in (DP2, DP16)]
+    beside = 1.0 + step(DP16, HIGH).contention(GATHER, KDA)
+    return answer(*(figure for a in alone for figure in (a / beside, a)))
 
 
 CLAIMS: Topic = {

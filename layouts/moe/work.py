@@ -37,7 +37,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
     activation = elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP)
     routed = (*(_expert_gemm(t, precision, moe.topk) for t in multiplied if _routed(t)), activation)
     return (
-        *(gemm(t, precision) for t in before),
+        *(replace(gemm(t, precision), beside=_waits_for_nothing(t)) for t in before),
         exchange(
             "dispatch",
             CollectiveKind.DISPATCH,
@@ -123,6 +123,11 @@ def _room_to_compute() -> Expr:
 
 def _routed(tensor: Tensor) -> bool:
     return tensor.copies != ONE
+
+
+def _waits_for_nothing(tensor: Tensor) -> CollectiveKind | None:
+    """The shared expert may run while routed rows are on their way back (article 000: in the combine's hook)."""
+    return CollectiveKind.COMBINE if tensor.component == "shared" else None
 
 
 def _after(tensor: Tensor) -> bool:
