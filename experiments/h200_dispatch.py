@@ -9,7 +9,9 @@ so that XLA's grouped products fit, for 16 to 512 rows a GPU, every row a token.
 the counts and the products. Between two ranks the capacity form sends twice the rows. The two forms are held against
 each other in float32; times are medians in bfloat16.
 
-Expected: an error under 1e-5. Not measured yet: no file of results is kept beside it.
+Expected: an error under 1e-5, and on two H200s the ragged exchange slower, not faster: 0.8 to 23 ms for the rows of a
+round trip where the capacity form takes 0.2 to 0.9 (results/h200/dispatch.json): XLA's ragged all-to-all is no way to
+serve there yet.
 """
 
 import functools
