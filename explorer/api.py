@@ -23,6 +23,9 @@ from explorer.ledger import Ledger, ledger
 from explorer.planner import Plan
 from explorer.planner import plan as _plan
 from explorer.request import make_request
+from explorer.service.engine import ANY
+from explorer.serving import Apart, Service, make_engine, make_lengths, prompts_of
+from explorer.serving import serve as _serve
 from explorer.traces.answer import Traced, answer
 from explorer.traces.reading import read_trace
 from hw.errors import MeshwrightError
@@ -88,6 +91,36 @@ def sensitivity(model: str, hardware: str, gpus: int, layout: str, **options: Un
     """The elasticity of a layout's step by every hardware figure and parameter."""
     request = make_request(model, hardware, gpus, **options)
     return _sensitivity(request, request.layout(layout))
+
+
+def serve(
+    model: str,
+    hardware: str,
+    gpus: int,
+    layout: str,
+    input_tokens: int,
+    output_tokens: int,
+    *,
+    engine: str = ANY,
+    shortest: float = 1.0,
+    prefill_layout: str | None = None,
+    prefill_gpus: int | None = None,
+    prefill_workers: int = 1,
+    decode_workers: int = 1,
+    **options: Unpack[Options],
+) -> Service:
+    """What clients see at every concurrency up to the one asked for, in seconds (`meshwright service`).
+
+    With `prefill_layout` prompts are computed on workers of their own, of `prefill_gpus` each.
+    """
+    lengths, served_by = make_lengths(input_tokens, output_tokens, shortest), make_engine(engine, options.get("chunk"))
+    filled: Options = {"context": lengths.context, **options, "chunk": served_by.chunk}
+    request = make_request(model, hardware, gpus, **filled)
+    apart = None
+    if prefill_layout is not None:
+        prompts = prompts_of(request, lengths, prefill_gpus)
+        apart = Apart(prompts, prompts.layout(prefill_layout), prefill_workers, decode_workers)
+    return _serve(request, request.layout(layout), served_by, lengths, apart)
 
 
 def audit(model: str, gpus: int, layout: str, **options: Unpack[AuditOptions]) -> Audited:

@@ -31,6 +31,7 @@ class Schema(StrEnum):
     RUN = "run/1"
     TRACE = "trace/1"
     CALIBRATION = "calibration/1"
+    SERVICE = "service/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:

@@ -15,6 +15,7 @@ from explorer.cli.options import asking
 from explorer.cli.plan import plan
 from explorer.cli.run import run
 from explorer.cli.sensitivity import sensitivity
+from explorer.cli.service import service
 from explorer.cli.trace import trace
 
 app = typer.Typer(
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate):
+for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate, service):
     app.command()(asking(command))
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)

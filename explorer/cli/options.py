@@ -51,7 +51,8 @@ def text(help: str, panel: str, metavar: str) -> Any:
     return _option(help, panel, metavar)
 
 
-def _real(help: str, panel: str, metavar: str) -> Any:
+def real(help: str, panel: str, metavar: str) -> Any:
+    """An option that is a number."""
     return _option(help, panel, metavar, _number)
 
 
@@ -85,13 +86,13 @@ class Question:
     ] = None
     verify_width: VerifyWidth = None
     accept_length: Annotated[
-        float | None, _real("Tokens accepted a step and request; the build's, else 1.", LOAD, "TOKENS")
+        float | None, real("Tokens accepted a step and request; the build's, else 1.", LOAD, "TOKENS")
     ] = None
     chunk: Annotated[int, count("Tokens of a prefill chunk.", LOAD, "TOKENS")] = 8192
     objective: Annotated[str, _option("step, throughput, kv or gpu-seconds.", SEARCH, "OBJECTIVE")] = "step"
-    max_tpot_ms: Annotated[float | None, _real("Longest time of an output token, in ms.", SEARCH, "MS")] = None
+    max_tpot_ms: Annotated[float | None, real("Longest time of an output token, in ms.", SEARCH, "MS")] = None
     mem_fraction: Annotated[
-        float | None, _real("Share of free memory for weights and pools; derived if left out.", SEARCH, "SHARE")
+        float | None, real("Share of free memory for weights and pools; derived if left out.", SEARCH, "SHARE")
     ] = None
     extra_slots: Annotated[
         int | None, count("Request slots beyond those that run; planned if left out.", SEARCH, "SLOTS")

@@ -42,6 +42,11 @@ class Pool:
         return None if each is None or self.workers is None else each * self.workers
 
 
+def mean_share(shortest: float) -> float:
+    """Mean of a uniform draw between a share of the longest, `shortest`, and the longest, over the longest."""
+    return (1.0 + shortest) / 2.0
+
+
 @dataclass(frozen=True)
 class Run:
     """One public measurement. Tokens are counts, `measured` is in seconds or the SI unit of each quantity.
@@ -96,7 +101,7 @@ class Run:
     @property
     def mean_share(self) -> float:
         """Mean length of a uniform draw between the shortest and the stated one, over the stated one."""
-        return (1.0 + self.shortest) / 2.0
+        return mean_share(self.shortest)
 
     @property
     def unstated(self) -> bool:

@@ -1,6 +1,7 @@
 """What a serving engine adds to the steps of the GPU: read from a data file, fitted to public runs."""
 
 import difflib
+import functools
 import pathlib
 import tomllib
 from dataclasses import replace
@@ -12,9 +13,11 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from hw.errors import MeshwrightError
+from hw.figures import Figure, Provenance, flattened
 
 ENGINES: Final = pathlib.Path(__file__).with_name("engines.toml")
 ANY: Final = "other"
+_SOURCES: Final = "sources"
 
 
 class Policy(StrEnum):
@@ -61,23 +64,25 @@ UNITS: Final = {
 
 def engine_names() -> tuple[str, ...]:
     """Engines with parameters of their own; any other is priced as `other`, the mean of them."""
-    return tuple(_document())
+    return tuple(name for name in _document() if name != _SOURCES)
 
 
 def load_engine(name: str) -> Engine:
     """The engine of this name; raises MeshwrightError for one that the data file does not know."""
-    engines = _document()
-    if name not in engines:
-        near = difflib.get_close_matches(str(name), engines, n=1, cutoff=0.0)
-        raise MeshwrightError(f"unknown engine {name!r}: nearest is {near[0]!r}; known are {', '.join(engines)}")
-    entry = engines[name]
+    entry, figures = _entry(name), engine_figures(name)
     return Engine(
         name=name,
         policy=Policy(entry["policy"]),
         chunk=int(entry["chunk"]),
         chunk_by_group=bool(entry["chunk_by_group"]),
-        **{what: np.float64(entry[what]["value"]) for what in (*FITTED, "spread_tpot", "spread_ttft")},
+        **{what: np.float64(figures[what].value) for what in UNITS},
     )
+
+
+def engine_figures(name: str) -> dict[str, Figure]:
+    """The parameters of an engine with unit, provenance and source; raises MeshwrightError as `load_engine` does."""
+    parts = {key: value for key, value in _entry(name).items() if isinstance(value, dict)}
+    return dict(flattened(parts, "", _document()["sources"], Provenance.ASSUMED, ENGINES.name))
 
 
 def engine_for(name: str) -> Engine:
@@ -85,6 +90,14 @@ def engine_for(name: str) -> Engine:
     return load_engine(name if name in engine_names() else ANY)
 
 
+def _entry(name: str) -> dict[str, Any]:
+    known = engine_names()
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
+        raise MeshwrightError(f"unknown engine {name!r}: nearest is {near[0]!r}; known are {', '.join(known)}")
+    return _document()[name]
+
+
+@functools.cache
 def _document() -> dict[str, Any]:
-    document = tomllib.loads(ENGINES.read_text(encoding="utf-8"))
-    return {name: entry for name, entry in document.items() if name != "sources"}
+    return tomllib.loads(ENGINES.read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ from explorer.fidelity.runs import Pool, Run
 from explorer.request import Phase, Request, fitting_context, make_request, verifying_model
 from explorer.service.steps import Steps, steps
 from hw.errors import MeshwrightError
+from layouts.layout import Layout
 from layouts.models import Model, load_model
 from layouts.models.presets import draft_names
 from layouts.moe import MoE
@@ -45,11 +46,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Priced:
-    """A pool's worker: GPUs, attention groups, pipeline stages, and its steps at many loads."""
+    """A pool's worker: GPUs, attention groups, pipeline stages, and its steps at many loads.
+
+    `replicas`: equal workers that one question holds; all else is of one of them.
+    """
 
     gpus: int
     groups: int
     stages: int
+    replicas: int
     steps: Steps
 
 
@@ -73,10 +78,20 @@ def priced(asked: Question) -> Priced:
     base = _request(asked.model, asked.hardware, asked.gpus, asked.precision, asked.verify, asked.phase)
     length = fitting_context(base.model, asked.prompt if prefill else asked.context)
     request = replace(base, context=length)
-    cut = request.layout(asked.layout)
-    loads = CHUNKS if prefill else BATCHES
     tables = _tables(asked.model, asked.precision, asked.verify, prefill)
-    return Priced(asked.gpus, cut.attn_dp * cut.replicas, cut.pp, steps(request, cut, loads, request.context, tables))
+    return worker(request, request.layout(asked.layout), tables)
+
+
+def for_prompts(layout: Layout) -> Layout:
+    """The layout in which an instance computes prompts: whatever cuts decode alone is left out."""
+    return replace(layout, dcp=1)
+
+
+def worker(request: Request, layout: Layout, tables: Tables | None = None) -> Priced:
+    """Price a valid layout at many loads of the request's phase, all requests as long as its context."""
+    loads = CHUNKS if request.prefill else BATCHES
+    found = steps(request, layout, loads, request.context, tables)
+    return Priced(layout.pp * layout.tp, layout.attn_dp, layout.pp, layout.replicas, found)
 
 
 @lru_cache(maxsize=256)

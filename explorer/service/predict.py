@@ -1,6 +1,6 @@
 """A measured run's quantities predicted from what its source states, and nothing that was measured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -8,13 +8,12 @@ from typing import Final
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
 
 from explorer.fidelity.runs import Interval, Pool, Run
 from explorer.request import Phase
 from explorer.service.engine import Engine, engine_for
 from explorer.service.pools import Priced, Refused, priced, question
-from explorer.service.queue import Clients, Latency, aggregated, decode_step, disaggregated, prefill_step
+from explorer.service.queue import Clients, Latency, decode_step, latency, prefill_step
 from explorer.service.steps import Steps
 from hw.compat import in_x64
 
@@ -32,23 +31,13 @@ class Served:
     def latency(self, decode: Steps | None = None, prefill: Steps | None = None) -> Latency:
         """What a client sees, with these steps or with others of the same loads."""
         steps = (decode or self.decode.steps, prefill or self.prefill.steps)
-        workers = None if self.workers is None else tuple(map(np.float64, self.workers))
-        return _latency(self.engine.anonymous(), self.clients, *steps, np.float64(self.prefill.groups), workers)
+        workers = None if self.workers is None else (np.float64(self.workers[0]), np.float64(self.workers[1]))
+        inside = (np.float64(self.prefill.groups), np.float64(self.prefill.stages))
+        return _latency(self.engine.anonymous(), self.clients, *steps, *inside, workers)
 
 
-@eqx.filter_jit
-def _latency(
-    engine: Engine,
-    clients: Clients,
-    decode: Steps,
-    prefill: Steps,
-    groups: ArrayLike,
-    workers: tuple[ArrayLike, ArrayLike] | None,
-) -> Latency:
-    """Compiled once an engine's policy and mode: all runs share the shapes of their steps."""
-    if workers is None:
-        return aggregated(engine, clients, decode, prefill, groups)
-    return disaggregated(engine, clients, decode, prefill, workers, groups)
+# Compiled once an engine's policy and mode: all runs share the shapes of their steps.
+_latency = eqx.filter_jit(latency)
 
 
 def served(run: Run) -> Served:
@@ -56,16 +45,17 @@ def served(run: Run) -> Served:
     apart = run.prefill is not None and run.decode is not None
     decode = priced(question(run, run.decode or run.pool, Phase.DECODE))
     prefill = priced(question(run, run.prefill or run.pool, Phase.PREFILL))
-    workers = _workers(run.prefill), _workers(run.decode)
-    capacity = float(decode.steps.capacity) * (workers[1] if apart else 1.0)
+    workers = _workers(run.prefill) * prefill.replicas, _workers(run.decode) * decode.replicas
+    alike = 1.0 if apart else _workers(run.pool) * decode.replicas  # instances that serve their part of the requests
+    capacity = float(decode.steps.capacity) * (workers[1] if apart else decode.replicas)
     if capacity < 1:
         raise Refused("the pool holds no request: weights and reserve leave no room for the KV of one")
-    clients = Clients(
-        requests=np.float64(_requests(run, capacity) / (1.0 if apart else _workers(run.pool))),
-        input_tokens=np.float64(run.mean_share * (run.input_tokens or run.context or 1)),
-        output_tokens=np.float64(run.mean_share * (run.output_tokens or 1)),
-        accept=np.float64(run.accept_length or 1.0),
-        spread=np.float64(2.0 * (1.0 - run.shortest) / (1.0 + run.shortest)),
+    clients = Clients.drawing(
+        requests=_requests(run, capacity) / alike,
+        input_tokens=run.input_tokens or run.context or 1,
+        output_tokens=run.output_tokens or 1,
+        shortest=run.shortest,
+        accept=run.accept_length or 1.0,
     )
     return Served(engine_for(run.engine), clients, decode, prefill, workers if apart else None)
 
@@ -95,6 +85,13 @@ def _requests(run: Run, capacity: float) -> float:
     raise Refused("concurrency is not stated: a batch size says how many requests may run, not how many came")
 
 
+def ranged(value: float, ends: Sequence[float], spread: float) -> Interval:
+    """A value with its 80 % range: the values at the two ends of the machine's, in either order, and a half-width of
+    the engine's own (a logarithm); both together as squares, as they are independent."""
+    below, above = (float(np.hypot(np.log(end / value), spread)) for end in sorted(ends))
+    return Interval(value, value * float(np.exp(-below)), value * float(np.exp(above)))
+
+
 @dataclass(frozen=True)
 class Quantity:
     """How one quantity follows from steps; `spread` names the engine's parameter in it."""
@@ -108,9 +105,7 @@ class Quantity:
         d, p = found.decode.steps, found.prefill.steps
         ends = ((d, p), *((d.with_seconds(end), p.with_seconds(end)) for end in ("fast", "slow")))
         value, *others = (float(self.of(found, *steps)) for steps in ends)
-        own = float(getattr(found.engine, self.spread))
-        below, above = (float(np.hypot(np.log(end / value), own)) for end in sorted(others))
-        return Interval(value, value * float(np.exp(-below)), value * float(np.exp(above)))
+        return ranged(value, others, float(getattr(found.engine, self.spread)))
 
 
 def _tpot(found: Served, decode: Steps, prefill: Steps) -> float:

@@ -14,8 +14,10 @@ from typing import Final, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from explorer.fidelity.runs import mean_share
 from explorer.service.engine import Engine, Policy
 from explorer.service.steps import Steps
 from layouts.cut import Scalar
@@ -39,13 +41,32 @@ class Clients(eqx.Module):
     spread: Float[ArrayLike, ""] = 0.0
     rounds: int = eqx.field(static=True, default=10)
 
+    @classmethod
+    def drawing(
+        cls, requests: ArrayLike, input_tokens: float, output_tokens: float, shortest: float, accept: float = 1.0
+    ) -> "Clients":
+        """Clients whose lengths are drawn evenly between a share of the stated ones, `shortest`, and the whole."""
+        mean = mean_share(shortest)
+        return cls(
+            requests=np.asarray(requests, np.float64),
+            input_tokens=np.float64(mean * input_tokens),
+            output_tokens=np.float64(mean * output_tokens),
+            accept=np.float64(accept),
+            spread=np.float64((1.0 - shortest) / mean),
+        )
+
 
 class Latency(NamedTuple):
-    """Mean seconds until the first token, and for each one after it; `running`: requests in decode at once."""
+    """Mean seconds until the first token, and for each one after it; `running`: requests in decode at once.
+
+    `step`: seconds of their decode step. `prefill_share`: part of the time in which the GPUs that compute prompts do.
+    """
 
     ttft: Scalar
     tpot: Scalar
     running: Scalar
+    step: Scalar
+    prefill_share: Scalar
 
 
 def decode_step(engine: Engine, steps: Steps, running: ArrayLike) -> Scalar:
@@ -64,22 +85,31 @@ def prefill_step(engine: Engine, steps: Steps, tokens: ArrayLike) -> Scalar:
     return jnp.hypot(engine.prefill_stretch * at.gpu, engine.launch * at.launches)
 
 
-def aggregated(engine: Engine, clients: Clients, decode: Steps, prefill: Steps, groups: ArrayLike = 1.0) -> Latency:
-    """One instance that computes prompts and answers. `groups`: attention groups that share a prefill step."""
+def aggregated(
+    engine: Engine,
+    clients: Clients,
+    decode: Steps,
+    prefill: Steps,
+    groups: ArrayLike = 1.0,
+    stages: ArrayLike = 1.0,
+) -> Latency:
+    """One instance that computes prompts and answers. `groups`: attention groups that share a prefill step; `stages`:
+    of the pipeline, each with a chunk of its own."""
     running = jnp.maximum(jnp.minimum(clients.requests, decode.capacity), 1.0)
     step = decode_step(engine, decode, running)
     answer = step * clients.output_tokens / clients.accept
     together = jnp.inf if engine.policy is Policy.MIXED else running
-    each = _filled(engine, clients, prefill, groups, together)
+    each = _filled(engine, clients, prefill, groups, together) / stages
     round_ = running * each + answer
     # where prompts ride along with decode steps, answers end as far apart as their prompts were computed
     apart = running * each if engine.policy is Policy.MIXED else 0.0
-    alone = _alone(engine, clients, prefill, groups)
+    alone = _alone(engine, clients, prefill, groups, stages)
     first = alone + _queue(clients, running, each, round_, apart)
     between = jnp.maximum(round_ - first, answer) / clients.output_tokens
     first = engine.arrival + first + step / 2.0
     served = first + clients.output_tokens * between
-    return Latency(first + _waiting(clients, running) * served, between, running)
+    share = running * each / round_
+    return Latency(first + _waiting(clients, running) * served, between, running, step, share)
 
 
 def disaggregated(
@@ -89,6 +119,7 @@ def disaggregated(
     prefill: Steps,
     workers: tuple[ArrayLike, ArrayLike] = (1.0, 1.0),
     groups: ArrayLike = 1.0,
+    stages: ArrayLike = 1.0,
 ) -> Latency:
     """Prompts on `workers[0]` instances, answers on `workers[1]` others; a request is always on one of the two.
 
@@ -96,8 +127,8 @@ def disaggregated(
     """
     prefillers, decoders = (jnp.asarray(w, dtype=float) for w in workers)
     requests = jnp.asarray(clients.requests, dtype=float)
-    alone = _alone(engine, clients, prefill, groups)
-    each = _filled(engine, clients, prefill, groups, jnp.inf) / prefillers
+    alone = _alone(engine, clients, prefill, groups, stages)
+    each = _filled(engine, clients, prefill, groups, jnp.inf) / stages / prefillers
 
     def answer(running: Scalar) -> Scalar:
         step = decode_step(engine, decode, jnp.maximum(running / decoders, 1.0))
@@ -114,7 +145,24 @@ def disaggregated(
     answering = answer(running)
     behind = jnp.maximum(requests * each - answering - alone, 0.0)
     queued = _queue(clients, requests, each, alone + answering, requests * each)
-    return Latency(engine.arrival + alone + behind + queued, answering / clients.output_tokens, running)
+    share = jnp.minimum(requests * each / (alone + answering + behind), 1.0)
+    step = decode_step(engine, decode, jnp.maximum(running / decoders, 1.0))
+    return Latency(engine.arrival + alone + behind + queued, answering / clients.output_tokens, running, step, share)
+
+
+def latency(
+    engine: Engine,
+    clients: Clients,
+    decode: Steps,
+    prefill: Steps,
+    groups: ArrayLike,
+    stages: ArrayLike,
+    workers: tuple[ArrayLike, ArrayLike] | None,
+) -> Latency:
+    """Either: workers of prefill and of decode where they are apart, None where one instance does both."""
+    if workers is None:
+        return aggregated(engine, clients, decode, prefill, groups, stages)
+    return disaggregated(engine, clients, decode, prefill, workers, groups, stages)
 
 
 def _queue(clients: Clients, running: Scalar, each: Scalar, round_: Scalar, apart: ArrayLike) -> Scalar:
@@ -135,11 +183,12 @@ def _queue(clients: Clients, running: Scalar, each: Scalar, round_: Scalar, apar
     return (work / 2.0 + waits.sum()) / clients.rounds
 
 
-def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike) -> Scalar:
-    """Seconds of a prompt that nothing competes with: it fills chunks of its own group, the other groups idle."""
+def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, stages: ArrayLike) -> Scalar:
+    """Seconds of a prompt that nothing competes with: it fills chunks of its own group, the other groups idle. Its
+    chunks follow each other through the stages."""
     tokens = jnp.asarray(clients.input_tokens, dtype=float)
     chunk = jnp.minimum(tokens, _chunk(engine, groups) / groups)
-    return prefill_step(engine, prefill, chunk * groups) * tokens / chunk
+    return prefill_step(engine, prefill, chunk * groups) * (1.0 + (tokens / chunk - 1.0) / stages)
 
 
 def _filled(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, waiting: ArrayLike) -> Scalar:

@@ -19,10 +19,11 @@ Column = Float[Array | np.ndarray, " loads"]
 
 
 class Steps(eqx.Module):
-    """Steps at several loads, seconds on the GPU; `fast` and `slow` at the ends of the machine's 80 % range.
+    """Steps of one replica at several loads, seconds on the GPU; `fast` and `slow` at the ends of the machine's 80 %
+    range.
 
     `fixed`: the part of `gpu` that kernels and exchanges take however little they do, of which `launches` are made.
-    `running`: how many of the requests of each load the KV pools of the instance hold.
+    `running`: how many of the requests of each load its KV pools hold.
     """
 
     loads: Column
@@ -45,8 +46,10 @@ class Steps(eqx.Module):
         return eqx.tree_at(lambda s: (s.gpu, s.fixed), self, (seconds, fixed))
 
     def at(self, load: ArrayLike) -> "Steps":
-        """Every column at another load, linear between loads and level beyond the last."""
-        return jax.tree.map(lambda column: jnp.interp(jnp.asarray(load), self.loads, column), self)
+        """Every column at another load: linear between loads, level before the first, and on as before beyond the
+        last, since a step of that many tokens or requests has no part left that does not grow."""
+        between = lambda column: jnp.interp(jnp.asarray(load), self.loads, column, right="extrapolate")  # noqa: E731
+        return jax.tree.map(between, self)
 
 
 @in_x64
@@ -57,7 +60,8 @@ def steps(
     contexts: ArrayLike,
     tables: Tables | None = None,
 ) -> Steps:
-    """Price a valid layout at several loads: running requests of the instance in decode, tokens of a chunk in prefill.
+    """Price a replica of a valid layout at several loads: its running requests in decode, tokens of its chunk in
+    prefill, of all attention groups together.
 
     `contexts`: mean tokens of a request, one a load or one for all. `tables` may be handed in where several questions
     share a model.
@@ -78,7 +82,8 @@ def _steps(case: Case, tables: Tables, cut: Cut, loads: Column, contexts: Column
 
     def one(load: Scalar, context: Scalar) -> tuple[Scalar, ...]:
         of = (lambda c: c.load.chunk) if case.load.prefill else (lambda c: c.load.concurrency)
-        at = eqx.tree_at(lambda c: (of(c), c.load.context), case, (load, context))
+        whole = load if case.load.prefill else load * cut.replicas  # concurrency is of all replicas, a chunk of one
+        at = eqx.tree_at(lambda c: (of(c), c.load.context), case, (whole, context))
         values = tables.values(ar, cut, at.load, at.machine)
         held = holding(ar, tables, cut, at, values)
 
@@ -86,8 +91,8 @@ def _steps(case: Case, tables: Tables, cut: Cut, loads: Column, contexts: Column
             moved = eqx.tree_at(lambda c: c.machine, at, machine)
             return timing(ar, tables, cut, moved, values).gpu
 
-        whole, fast, slow, without, counted = jax.vmap(gpu)(machines)
-        return whole, fast, slow, whole - without, counted - without, held.running * cut.replicas * cut.attn_dp
+        middle, fast, slow, without, counted = jax.vmap(gpu)(machines)
+        return middle, fast, slow, middle - without, counted - without, held.running * cut.attn_dp
 
     return jax.vmap(one)(jnp.asarray(loads), jnp.asarray(contexts))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from explorer.api import serve
 from explorer.auditing import audit, make_audit_request
 from explorer.calibration.answer import calibrate
 from explorer.calibration.measured import read_measured
@@ -88,6 +89,13 @@ def _calibration() -> Document:
     return calibrate(request.machine, [rows], Ran(request, request.layout("attn_tp=8"))).document()
 
 
+def _service() -> Document:
+    """With prompts on workers of their own."""
+    pools: dict[str, Any] = {"prefill_layout": "attn_tp=2", "prefill_gpus": 2, "prefill_workers": 2}
+    asked: dict[str, Any] = {"engine": "sglang", "shortest": 0.8, "concurrency": 3}
+    return serve("llama-3.1-8b", "h100", 8, "attn_tp=8", 4096, 1024, **asked, **pools).document()
+
+
 MAKE: dict[str, Callable[[], Document]] = {
     "plan/1": _plan,
     "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
@@ -98,6 +106,7 @@ MAKE: dict[str, Callable[[], Document]] = {
     "run/1": _run,
     "trace/1": _trace,
     "calibration/1": _calibration,
+    "service/1": _service,
 }
 READ = ["measure/1"]  # by a command, and written by none: `tests.calibration` reads its example
 
