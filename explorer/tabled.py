@@ -178,10 +178,11 @@ def _lay_out(case: Case, table: StepTable, cut: Cut, parts: Parts, measured: Flo
 
     def step(machine: Machine) -> Array:
         seconds = put(table.op_seconds(ar, machine, parts.values))
-        return table.schedule(ar, machine, seconds, cut, host).step
+        contention = table.contention(ar, machine, parts.values)
+        return table.schedule(ar, machine, seconds, contention, cut, host, case.overlap).step
 
     alone = put(parts.alone)
-    schedule = table.schedule(ar, case.machine, alone, cut, host)
+    schedule = table.schedule(ar, case.machine, alone, parts.contention, cut, host, case.overlap)
     seconds = alone + schedule.slowed / jnp.maximum(table.executions(cut), 1.0)
     faster, slower = step(case.machine.faster()), step(case.machine.slower())
     return replace(parts, alone=alone, seconds=seconds, schedule=schedule), faster, slower

@@ -77,6 +77,13 @@ def _bytes(columns: Columns) -> Columns:
     return {**columns, "bytes": columns["message_size"] * width}
 
 
+def _expanded(columns: Columns) -> Columns:
+    """Rows without those of a kernel that attends to latents: prompts are computed with expanded heads, in less than a
+    third of the arithmetic."""
+    other = columns["kernel_source"] == "flash_attention"
+    return {**columns, "kv_cache_dtype": np.where(other, "", columns["kv_cache_dtype"])}
+
+
 def _absorbed(columns: Columns) -> Columns:
     """The two halves of kv_b of the one tabled model: 128 values of a head into its latent of 512, and back."""
     before = columns["op_name"] == "mla_gen_pre"
@@ -156,7 +163,8 @@ FORMS: Final[Mapping[Kind, Form]] = {
     Kind.MLA_PREFILL: Form(
         "mla", "context_mla_perf.parquet",
         axes={"heads": "num_heads", **_PREFILL}, format=_KV,
-        given={**_LATENT, "nope": 128.0, "value": 128.0, **_WHOLE}, wider=_NARROW_KV,
+        given={**_LATENT, "nope": 128.0, "value": 128.0, **_WHOLE},
+        needs=("kernel_source",), derive=_expanded, wider=_NARROW_KV,
     ),
     Kind.HEADS_DECODE: Form(
         "attention", "generation_attention_perf.parquet",
@@ -165,7 +173,8 @@ FORMS: Final[Mapping[Kind, Form]] = {
     ),
     Kind.HEADS_PREFILL: Form(
         "attention", "context_attention_perf.parquet",
-        axes={"heads": "num_heads", **_PREFILL}, format=_KV, exact=_PAIRS, given=_WHOLE, wider=_NARROW_KV,
+        axes={"heads": "num_heads", **_PREFILL}, format=_KV, exact=_PAIRS, given=_WHOLE,
+        needs=("attn_dtype",), wider=_NARROW_KV,
     ),
     Kind.STATE: _linear(_FUSED, decode=True),
     Kind.STATE_CHUNK: _linear(_FUSED, decode=False),
@@ -186,5 +195,6 @@ FORMS: Final[Mapping[Kind, Form]] = {
         axes={"bytes": "message_size"},
         exact={"ranks": "num_gpus"},
         format=("op_name", {"all_reduce": "all_reduce"}),
+        needs=("kernel_source",),
     ),
 }  # fmt: skip

@@ -96,6 +96,11 @@ class OpTables:
             return None
         return next((found for path in self._files(table) if (found := self._in(path, table, form, sizes))), None)
 
+    def rows(self, kind: Kind) -> Columns | None:
+        """All rows of the newest version of a table, by the columns of its form (`latency` in ms); None without one."""
+        table = FORMS[kind]
+        return next((self._columns(path, table) for path in self._files(table)), None)
+
     def _files(self, table: Form) -> list[pathlib.Path]:
         """Versions of a table, newest first."""
         engine = table.engine or self.engine

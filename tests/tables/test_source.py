@@ -204,3 +204,27 @@ def test_every_kind_has_a_form_whose_sizes_are_apart():
         form = FORMS[kind]
         assert len(form.sizes) == len(form.axes) + len(form.exact) + len(form.given)
     assert isinstance(OpTables(pathlib.Path("x"), "label", "sglang").ask(Kind.GEMM, "fp32", ASKED), type(None))
+
+
+def _prompts(folder: pathlib.Path, place: str, **kernels: str) -> None:
+    same = {"kv_cache_dtype": "bfloat16", "num_heads": 16, "batch_size": 2, "isl": 1024, "latency": 5.0, **kernels}
+    pairs = {"num_key_value_heads": 2, "head_dim": 128, "window_size": 0}
+    write(folder, place, [{**same, **pairs}])
+
+
+_CHUNK = {"heads": 16.0, "requests": 2.0, "tokens": 1024.0, "reach": 1.0}
+_MLA_CHUNK = {**_CHUNK, "latent": 512.0, "rope": 64.0, "nope": 128.0, "value": 128.0}
+_GQA_CHUNK = {**_CHUNK, "kv_heads": 2.0, "width": 128.0, "window": 0.0}
+
+
+@pytest.mark.parametrize(("kernel", "covered"), [("trtllm_mla", True), ("flash_attention", False)])
+def test_prompts_over_latents_are_another_problem(folder: pathlib.Path, kernel: str, covered: bool):
+    _prompts(folder, "h100_sxm/mla/sglang/1/context_mla_perf.parquet", kernel_source=kernel)
+    assert (installed("h100").ask(Kind.MLA_PREFILL, "bf16", _MLA_CHUNK) is not None) is covered
+
+
+@pytest.mark.parametrize(("reach", "covered"), [(1.0, True), (1.5, False)])
+def test_prompts_with_a_prefix_are_another_problem(folder: pathlib.Path, reach: float, covered: bool):
+    _prompts(folder, "h100_sxm/attention/sglang/1/context_attention_perf.parquet", attn_dtype="bfloat16")
+    found = installed("h100").ask(Kind.HEADS_PREFILL, "bf16", {**_GQA_CHUNK, "reach": reach})
+    assert (found is not None) is covered
