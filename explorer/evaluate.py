@@ -97,9 +97,9 @@ def evaluate(ar: Arithmetic, tables: Tables, cut: Cut, case: Case) -> Evaluation
 
 def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Schedule:
     """When everything runs."""
-    values = Vector(values)
-    seconds = tables.step.op_seconds(ar, case.machine, values)
-    contention = tables.step.contention(ar, case.machine, values)
+    vector = Vector(values)
+    seconds = tables.step.op_seconds(ar, case.machine, vector)
+    contention = tables.step.contention(ar, case.machine, vector)
     return tables.step.schedule(ar, case.machine, seconds, contention, cut, host_seconds(case, values), case.overlap)
 
 
