@@ -1,6 +1,8 @@
 """What was measured on the machine that is calibrated, and what a machine predicts for it."""
 
 import abc
+import datetime
+import pathlib
 
 import equinox as eqx
 import numpy as np
@@ -31,3 +33,8 @@ class Observed(eqx.Module):
     @abc.abstractmethod
     def predict(self, machine: Machine, overhead: Float[Array, ""]) -> Float[Array, " observations"]:
         """Seconds of each quantity. `overhead`: factor on the engine's own work in a step, where there is an engine."""
+
+
+def file_date(path: pathlib.Path) -> str:
+    """The day on which a file was written, for sources that do not say when they were recorded."""
+    return datetime.date.fromtimestamp(path.stat().st_mtime).isoformat() if path.exists() else "unknown"

@@ -21,11 +21,12 @@ Seconds = Float[np.ndarray, " observations"]
 _TOUCHED: Final = 0.01
 # Standard deviations beyond which an observation pulls no harder: no file is free of odd rows.
 _OUTLYING: Final = 2.0
-# How far an engine's own work in a step may lie off, as a logarithm: its public fit is common to all machines.
-ENGINE_WIDTH: Final = 0.5
+# How far an engine's own work in a step may lie off, as a logarithm: its public fit is common to all machines, whose
+# CPUs differ by as much.
+ENGINE_WIDTH: Final = 0.3
 
 _ROUNDS: Final = 100
-_SETTLED: Final = 1e-7  # standard deviations of a prior
+_SETTLED: Final = 1e-4  # standard deviations of a prior
 _DAMPING: Final = 1e-3  # at first; beyond the last no step helps
 _STUCK: Final = 1e9
 

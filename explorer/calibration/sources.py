@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from explorer.calibration.factors import base_of
 from explorer.calibration.measured import SCHEMA, read_measured
 from explorer.calibration.observed import CalibrationError, Observed
+from explorer.calibration.served import read_served
 from explorer.calibration.traced import traced_step
 from explorer.request import Request
 from explorer.traces.reading import read_trace
@@ -19,17 +20,20 @@ _HEAD = 1 << 20  # bytes in which a document says what it is
 
 @dataclass(frozen=True)
 class Ran:
-    """What ran while it was recorded, and where in a trace to look for it."""
+    """What ran while it was recorded: by which engine, where the results of a benchmark do not say; and where in a
+    trace to look for it."""
 
     request: Request
     layout: Layout
+    engine: str | None = None
     layer_patterns: tuple[str, ...] = ()
     step_pattern: str | None = None
     device: int | None = None
 
 
 def read_source(path: str | pathlib.Path, machine: Machine, ran: Ran | None = None) -> Sequence[Observed]:
-    """The observations of a file. `machine`: the one that is calibrated; `ran` is needed for a trace.
+    """The observations of a file. `machine`: the one that is calibrated; `ran` is needed for a
+    trace and for the results of a benchmark.
 
     Raises MeshwrightError with one line for a file that cannot be read, is of another chip, or needs to be told what
     ran.
@@ -40,7 +44,8 @@ def read_source(path: str | pathlib.Path, machine: Machine, ran: Ran | None = No
             head = opened.read(_HEAD)
     except OSError as error:
         raise CalibrationError(
-            f"from {str(path)!r}: cannot be read ({error.strerror}): give a {SCHEMA} document or a trace"
+            f"from {str(path)!r}: cannot be read ({error.strerror}): give a {SCHEMA} document, a trace, or results "
+            "of a benchmark"
         ) from None
     if f'"{SCHEMA}"'.encode() in head and b'"traceEvents"' not in head:
         measured, rows = read_measured(file)
@@ -54,5 +59,7 @@ def read_source(path: str | pathlib.Path, machine: Machine, ran: Ran | None = No
         raise CalibrationError(
             f"{file.name} is a recording: --model, --gpus and --layout must say what ran ({SCHEMA} needs none)"
         )
+    if file.suffix == ".jsonl" or (b'_tpot_ms"' in head and b'"traceEvents"' not in head):
+        return read_served(file, ran.request, ran.layout, ran.engine)
     where = (ran.device, ran.layer_patterns, ran.step_pattern)
     return [traced_step(file, read_trace(file), ran.request, ran.layout, *where)]

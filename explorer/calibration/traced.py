@@ -1,6 +1,5 @@
 """A recorded step as observations: the work and the gathers of each kind of layer, exchanges, the step as a whole."""
 
-import datetime
 import pathlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from explorer.calibration.lowered import LoweredStep, lowered
-from explorer.calibration.observed import CalibrationError, Observed
+from explorer.calibration.observed import CalibrationError, Observed, file_date
 from explorer.evaluate import Tables
 from explorer.request import Request
 from explorer.traces.analysis import OUTSIDE, Analysis, analyse
@@ -62,7 +61,7 @@ class TracedStep(Observed):
 def _quantities(step: LoweredStep, machine: Machine) -> Float[Array, " quantities"]:
     """Seconds a layer of main work and of gathers by kind, of communication kernels, and of the GPU in the step."""
     seconds = step.op_seconds(machine)
-    times = step.schedule(machine, seconds)
+    times = step.schedule(machine)
     communicating = jnp.sum(_communicates(step) * (seconds * step.counts + times.slowed))
     a_layer = step.member / jnp.maximum(step.member.sum(axis=1, keepdims=True), 1.0)
     return jnp.concatenate([a_layer @ times.main, a_layer @ times.gather, jnp.stack([communicating, times.gpu])])
@@ -70,9 +69,9 @@ def _quantities(step: LoweredStep, machine: Machine) -> Float[Array, " quantitie
 
 def _communicates(step: LoweredStep) -> Float[Array | np.ndarray, " ops"]:
     """1 for the exchanges of the main stream that kernels make: copy engines leave no kernel."""
-    kernels = [0.0] * len(step.table.families)
-    exchanges = [float(kind is not CollectiveKind.COPY_GATHER) for kind in step.table.kinds]
-    return np.array(kernels + exchanges) * (1.0 - step.table.gathers)
+    kernels = [0.0] * len(step.tables.step.families)
+    exchanges = [float(kind is not CollectiveKind.COPY_GATHER) for kind in step.tables.step.kinds]
+    return np.array(kernels + exchanges) * (1.0 - step.tables.step.gathers)
 
 
 @in_x64
@@ -99,12 +98,12 @@ def traced_step(
     if not seen:
         raise CalibrationError(
             f"{file.name}: no kind of layer has the name of a predicted one: name their first kernels with "
-            f"--layer-pattern ({', '.join(step.table.block_names)})"
+            f"--layer-pattern ({', '.join(step.tables.step.block_names)})"
         )
     return TracedStep(
         file=file.name,
         format=trace.source,
-        date=datetime.date.fromtimestamp(file.stat().st_mtime).isoformat() if file.exists() else "unknown",
+        date=file_date(file),
         left_out=tuple(left_out),
         names=tuple(s.name for s in seen),
         seconds=np.array([s.seconds for s in seen]),
@@ -115,7 +114,7 @@ def traced_step(
 
 
 def _seen(found: Analysis, step: LoweredStep, left_out: list[str]) -> Iterator[_Seen]:
-    names = step.table.block_names
+    names = step.tables.step.block_names
     counts = step.member.sum(axis=1)
     measured = {kind.layer_kind: kind for kind in found.layer_kinds if kind.layer_kind != OUTSIDE}
     for number, name in enumerate(names):
@@ -134,12 +133,12 @@ def _seen(found: Analysis, step: LoweredStep, left_out: list[str]) -> Iterator[_
         left_out.append("the step as a whole, whose layers are not all those of the model")
         return
     exchanged = sum(op.seconds_total for op in found.ops if op.kind is Kind.COMMUNICATION)
-    if exchanged > 0 and np.any(_communicates(step) * step.shares):
+    if exchanged > 0 and np.any(_communicates(step)):
         yield _Seen(_EXCHANGES, exchanged, EXCHANGE_WIDTH, 2 * len(names))
     yield _Seen(_STEP, found.time.union_seconds, LAYER_WIDTH, 2 * len(names) + 1)
 
 
 def _gathers(step: LoweredStep, kind: int) -> bool:
     """Whether layers of a kind gather their weights in this layout."""
-    share = np.asarray(step.table.gather_share(step.cut))
-    return bool(np.any(share[step.table.sequence == kind] > 0))
+    share = np.asarray(step.tables.step.gather_share(step.cut))
+    return bool(np.any(share[step.tables.step.sequence == kind] > 0))

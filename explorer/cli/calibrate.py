@@ -35,6 +35,9 @@ def calibrate(
     layout: Annotated[
         str | None, text("The layout that ran, as in attn_dp=2,dcp=8,ep=16.", MODEL, "KEY=VALUE,...")
     ] = None,
+    engine: Annotated[
+        str | None, text("Engine of a benchmark, where its results name another client.", MODEL, "NAME")
+    ] = None,
     layer_pattern: Annotated[
         list[str] | None,
         Option(help="First kernel of a kind of layer in a trace.", rich_help_panel=TRACE, metavar="NAME=REGEX"),
@@ -60,7 +63,7 @@ def calibrate(
     ran = None
     if subject.model is not None and subject.gpus is not None and layout is not None:
         request = subject.request()
-        ran = Ran(request, request.layout(layout), tuple(layer_pattern or ()), step_pattern, device)
+        ran = Ran(request, request.layout(layout), engine, tuple(layer_pattern or ()), step_pattern, device)
     alone = (subject.hardware, subject.gpus_per_host, subject.domain)
     machine = load_machine(*alone) if ran is None else ran.request.machine
     with watching("reading"):

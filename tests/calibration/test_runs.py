@@ -107,7 +107,7 @@ def others(tables: Tables) -> list[LoweredStep]:
 
 @eqx.filter_jit
 def seconds_of(step: LoweredStep, machine: Machine) -> jax.Array:
-    return step.schedule(machine, step.op_seconds(machine)).step
+    return step.schedule(machine).step
 
 
 def steps(others: list[LoweredStep], machine: Machine) -> np.ndarray:
