@@ -123,22 +123,16 @@ class StepTable(eqx.Module):
         `overlap` is 1 where the engine runs ops under the exchange that they may run beside: what is hidden there
         takes no time of the main stream.
         """
-        seconds = self._exposed(ar, seconds, overlap)
-        main = self._by_block(seconds * (1.0 - self.gathers))[self.sequence]
+        masks = jnp.stack([1.0 - self.gathers, self.gathers, self.covered, self.covering], axis=1)
+        main, gather, covered, covering = self._by_block(seconds[:, None] * masks).T
+        hidden = overlap * ar.minimum(covered, covering)
+        exposed = seconds * (1.0 - self.covered * (hidden / jnp.where(covered > 0, covered, 1.0))[self.block])
         share = self.gather_share(cut)
-        gather = self._by_block(seconds * self.gathers)[self.sequence] * share
+        main, gather = (main - hidden)[self.sequence], gather[self.sequence] * share
         copies = machine.exchange.contention[COLLECTIVES.index(CollectiveKind.COPY_GATHER)]
-        work = contended(self.order, seconds, contention, copies, main, gather, share)
+        work = contended(self.order, exposed, contention, copies, main, gather, share)
         longer = self._over_positions(work.gather - gather) * self._copying
         return schedule(ar, work._replace(slowed=work.slowed + longer), share, host)
-
-    def _exposed(
-        self, ar: Arithmetic, seconds: Float[Array, " ops"], overlap: Float[ArrayLike, ""]
-    ) -> Float[Array, " ops"]:
-        """Seconds of each op without what runs under an exchange of its block."""
-        covered, covering = (self._by_block(seconds * mask) for mask in (self.covered, self.covering))
-        hidden = ar.minimum(covered, covering) / jnp.where(covered > 0, covered, 1.0)
-        return seconds * (1.0 - overlap * self.covered * hidden[self.block])
 
     def executions(self, cut: Cut) -> Float[Array, " ops"]:
         """How often each op runs in a step; a gather's where its position gathers."""
@@ -167,7 +161,7 @@ class StepTable(eqx.Module):
         kernels = machine.curves.contention[family, rate] * on_memory
         return jnp.concatenate([kernels, machine.exchange.contention[kind]])
 
-    def _by_block(self, seconds: Float[Array, " ops"]) -> Float[Array, " blocks"]:
+    def _by_block(self, seconds: Float[Array, "ops columns"]) -> Float[Array, "blocks columns"]:
         member = (self.block[None, :] == np.arange(len(self.block_names))[:, None]).astype(np.float64)
         return member @ seconds
 

@@ -177,7 +177,7 @@ def _fastest(machine: Machine, c: CollectiveCurves, collective: Collective, link
     buffer to every peer. The knee between two protocols is as soft as measured ones are.
     """
     reduces = np.array([k is CollectiveKind.ALL_REDUCE for k in collective.kind])
-    rings = np.array([k in _RINGS or k is CollectiveKind.ALL_TO_ALL for k in collective.kind])
+    rings = np.array([float(k in _RINGS or k is CollectiveKind.ALL_TO_ALL) for k in collective.kind])
     own = link + c.home * rings * jnp.where(reduces, 2.0, 1.0) * collective.payload / n * jnp.minimum(n - 1.0, 1.0)
     at_once = jnp.where(reduces, (n - 1.0) * link * n / (2.0 * jnp.maximum(n - 1.0, 1.0)), link)
     bandwidth = machine.link_bandwidth
@@ -212,4 +212,6 @@ def _by_engine(collective: Collective) -> np.ndarray:
 def _joined(parts: Float[Array, "parts ops"], sharpness: ArrayLike) -> Float[Array, "ops"]:
     """(a^p + b^p + ...)^(1/p): the longest part as p grows, their sum at 1. All may be 0, where a root has no slope."""
     longest = jnp.max(parts, axis=0) + _FLOOR
-    return longest * jnp.sum(((parts + _FLOOR) / longest) ** sharpness, axis=0) ** (1.0 / sharpness) - _FLOOR
+    exponent = jnp.broadcast_to(jnp.asarray(sharpness, dtype=parts.dtype), longest.shape)
+    powers = ((parts + _FLOOR) / longest[None]) ** exponent[None]
+    return longest * jnp.sum(powers, axis=0) ** (1.0 / exponent) - _FLOOR

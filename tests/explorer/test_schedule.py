@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from jaxtyping import Array
 
+from explorer.contention import Contended
 from explorer.schedule import schedule
 from hw.arithmetic import Arithmetic, Exact, Smooth
 from hw.compat import x64
@@ -22,7 +23,7 @@ Position = tuple[float, float | None]
 
 @eqx.filter_jit
 def _schedule(ar: Arithmetic, main: Array, gather: Array, gathers: Array, host: Array):
-    found = schedule(ar, main, gather, gathers, host)
+    found = schedule(ar, Contended(main, gather, jnp.zeros(0)), gathers, host)
     return found.wait, found.gpu, found.step
 
 

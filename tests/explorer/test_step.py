@@ -1,5 +1,6 @@
 """Ops priced and summed into a step: nothing is lost between the blocks and the schedule."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,9 +30,15 @@ def _priced(tables: Tables, cut: Cut, case: Case) -> tuple[Array, Schedule]:
 
 
 def priced(asked: Setting, layout: Layout) -> tuple[np.ndarray, Schedule]:
-    """Seconds of each op and the schedule, as NumPy."""
+    """Seconds of each op and the schedule of streams that do not disturb each other, as NumPy."""
     with x64():
-        return jax.tree.map(np.asarray, _priced(asked.tables, cut_of(layout), asked.case))
+        fields = (asked.case.machine.curves.contention, asked.case.machine.exchange.contention)
+        case = eqx.tree_at(
+            lambda c: (c.machine.curves.contention, c.machine.exchange.contention),
+            asked.case,
+            tuple(map(jnp.zeros_like, fields)),
+        )
+        return jax.tree.map(np.asarray, _priced(asked.tables, cut_of(layout), case))
 
 
 def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float], list[float], list[float]]:
@@ -60,15 +67,16 @@ def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float
 
 
 def _op_seconds(asked: Setting, op, numbers: dict) -> float:
-    def column(field: str) -> Array:
-        return jnp.array([float(getattr(op, field).evaluate(numbers))])
+    def column(field: str) -> list[float]:
+        return [float(getattr(op, field).evaluate(numbers))]
 
     machine = asked.request.machine
+    shapes = {name: [float(value.evaluate(numbers))] for name, value in op.shape.items()}
     if op.family is not None:
-        work = Work((op.family,), (op.rate,), column("flops"), column("bytes"), column("ctas"))
+        work = Work.of([op.family], [op.rate], column("flops"), column("bytes"), **shapes)
         return float(compute_seconds(Exact(), machine, work)[0])
-    collective = Collective((op.collective,), column("payload"), column("size"), column("stride"))
-    return float(collective_seconds(Exact(), machine, collective)[0])
+    sizes = column("payload"), column("size"), column("stride")
+    return float(collective_seconds(Exact(), machine, Collective.of([op.collective], *sizes, **shapes))[0])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hw.compat import in_x64, x64
 from hw.errors import MeshwrightError
 from hw.figures import Provenance, chip_names
-from hw.machine import Machine, load_machine
+from hw.machine import COLLECTIVE_FIELDS, FAMILY_FIELDS, Machine, load_machine
 from hw.units import GIB
 from hw.work import CollectiveKind, Family, Rate
 
@@ -44,7 +44,7 @@ def test_a_b200_starts_with_the_memory_that_article_000_saw() -> None:
 @pytest.mark.parametrize("name", chip_names())
 def test_every_chip_loads_in_64_bits_and_every_number_is_a_positive_leaf(name: str) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(load_machine(name))
-    assert len(leaves) == 10 + 5 + 5
+    assert len(leaves) == 9 + len(FAMILY_FIELDS) + 1 + len(COLLECTIVE_FIELDS) + 1
     for path, leaf in leaves:
         assert leaf.dtype == np.float64, path
         assert np.isfinite(leaf).all(), path
@@ -81,14 +81,14 @@ def test_a_domain_that_is_the_host_follows_it_and_a_rack_does_not() -> None:
 def test_ranges_scale_every_time_and_stop_at_the_datasheet() -> None:
     machine = load_machine("b200")
     slow, fast = machine.slower(), machine.faster()
-    spread = machine.figure("grouped_gemm.spread").value
-    row = list(Family).index(Family.GROUPED_GEMM)
-    np.testing.assert_allclose(slow.curves.latency[row], machine.curves.latency[row] * (1 + spread))
+    spread = machine.figure("grouped_gemm.spread.fp8").value
+    at = list(Family).index(Family.GROUPED_GEMM), list(Rate).index(Rate.FP8)
+    np.testing.assert_allclose(slow.curves.latency[at], machine.curves.latency[at] * (1 + spread))
     np.testing.assert_allclose(
-        slow.curves.bandwidth_efficiency[row], machine.curves.bandwidth_efficiency[row] / (1 + spread)
+        slow.curves.bandwidth_efficiency[at], machine.curves.bandwidth_efficiency[at] / (1 + spread)
     )
-    np.testing.assert_allclose(fast.curves.latency[row], machine.curves.latency[row] * (1 - spread))
-    assert float(np.max(fast.curves.bandwidth_efficiency)) == 1.0  # 0.88 / 0.75 would be beyond it
+    np.testing.assert_allclose(fast.curves.latency[at], machine.curves.latency[at] / (1 + spread))
+    assert float(np.max(fast.curves.bandwidth_efficiency)) == 1.0  # 0.9874 x 1.07 would be beyond it
     assert (np.asarray(fast.exchange.link_efficiency) >= np.asarray(machine.exchange.link_efficiency)).all()
 
 
@@ -100,6 +100,21 @@ def test_provenance_is_that_of_the_weakest_figure() -> None:
     assert load_machine("b300").family_provenance(Family.GEMM, Rate.FP8) is Provenance.ASSUMED
     assert b200.collective_provenance(CollectiveKind.ALL_GATHER) is Provenance.FITTED
     assert b200.collective_provenance(CollectiveKind.ALL_GATHER, crosses=True) is Provenance.ASSUMED
+
+
+def test_the_curves_of_a_deployment_stand_on_those_of_its_chip() -> None:
+    """What the deployment's file does not state is the chip's, of the chip's own provenance."""
+    engine, chip = load_machine("b200", curves="b200@article"), load_machine("b200")
+    assert engine.figure("state.contention").source.startswith("article 000, claims M14")
+    assert engine.figure("gemm.bandwidth_efficiency.fp8").provenance is Provenance.FITTED
+    assert engine.figure("gemm.bandwidth_efficiency.bf16") == chip.figure("gemm.bandwidth_efficiency.bf16")
+    assert float(engine.hbm_bandwidth) == float(chip.hbm_bandwidth)
+
+
+def test_contention_says_nothing_of_an_op_that_runs_alone() -> None:
+    b200 = load_machine("b200")
+    assert b200.figure("gemm.contention").provenance is Provenance.ASSUMED
+    assert b200.family_provenance(Family.GEMM, Rate.FP8) is Provenance.FITTED
 
 
 def test_a_missing_figure_is_named() -> None:

@@ -156,16 +156,16 @@ def _tokens(model: Model, layout: Layout, case: Case, load: Mapping[str, Number]
         "prefix_tokens": mean,
         "sparse_prefix_tokens": min(mean, topk),
         "window_prefix_tokens": min(mean, window),
-        "attention_ctas": _ctas(latent[0].heads if latent else 1, layout, case, load),
+        **_grid(latent[0].heads if latent else 1, layout, case, load),
     }
 
 
-def _ctas(heads: int, layout: Layout, case: Case, load: Mapping[str, Number]) -> Number:
+def _grid(heads: int, layout: Layout, case: Case, load: Mapping[str, Number]) -> dict[str, Number]:
     """Grid (2, requests x row tiles, split); a tile holds as many whole queries as fit into 128 rows."""
     queries = max(1, Fraction(128 * layout.attn_tp, heads * layout.dcp).__floor__())
     tiles = ceil(case.verify, queries)
     split = min(max(1, case.sms // load["batch"] // (2 * tiles)), 32)
-    return 2 * load["requests"] * tiles * split
+    return {"attention_splits": split, "attention_ctas": 2 * load["requests"] * tiles * split}
 
 
 def _draft(model: Model, case: Case, load: Mapping[str, Number]) -> dict[str, Number]:
