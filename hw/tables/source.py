@@ -130,8 +130,7 @@ class OpTables:
 def version(name: str) -> tuple[tuple[int, str], ...]:
     """A version such as 1.3.0rc20 as something that sorts: numbers by value, a release candidate before the release."""
     parts = re.findall(r"\d+|[a-z]+", name)
-    numbered = [(int(part), "") if part.isdigit() else (int(part == "post"), part) for part in parts]
-    numbered = [(-1, word) if word not in ("", "post") else (number, word) for number, word in numbered]
+    numbered = [(int(p), "") if p.isdigit() else (0 if p == "post" else -1, p) for p in parts]
     return (*numbered, (0, ""))
 
 

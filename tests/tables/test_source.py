@@ -105,8 +105,7 @@ def test_a_narrow_format_that_falls_back_is_not_covered(folder: pathlib.Path, sl
 def test_bytes_of_an_exchange_are_messages_times_their_width(folder: pathlib.Path):
     rows = [
         {"op_name": "alltoall", "nccl_dtype": t, "num_gpus": 4, "message_size": n, "latency": n * width / 1e3}
-        for t, width in (("half", 2), ("int8", 1))
-        for n in (1024, 2048)
+        for t, width, n in (("int8", 1, 1024), ("half", 2, 2048))
     ]
     write(folder, "gb200/comm/nccl/2.29.2/nccl_perf.parquet", rows)
     tables = installed("gb200", "trtllm")  # a library's table is no engine's
