@@ -97,6 +97,13 @@ def solve(machine: Machine, observed: Sequence[Observed], widths: Float[np.ndarr
     return Fit(pulls * scale, pulls, touched, touched * (1.0 - left), np.exp(start.predicted), np.exp(end.predicted))
 
 
+@in_x64
+def predicted_seconds(machine: Machine, observed: Sequence[Observed]) -> Seconds:
+    """What a machine takes for every observation, by the program that `solve` walks on."""
+    logs, _ = _predicted(machine.anonymous(), tuple(observed), np.zeros(len(FACTORS) + 1))
+    return np.exp(np.asarray(logs))
+
+
 def _step(point: _Point, touched: Column, damping: float) -> Column:
     """The damped Gauss-Newton step in the factors that are touched."""
     jacobian = point.jacobian * touched

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from explorer.calibration.answer import calibrate
-from explorer.calibration.factors import FACTORS
 from explorer.calibration.observed import CalibrationError
 from explorer.calibration.served import ServedRuns, read_served
-from explorer.calibration.solve import solve
+from explorer.calibration.solve import predicted_seconds
 from explorer.calibration.sources import Ran, read_source
 from explorer.cli import main
 from explorer.request import Request, make_request
@@ -21,7 +20,6 @@ from explorer.service.queue import Clients, aggregated
 from explorer.service.steps import steps
 from hw.compat import x64
 from hw.errors import MeshwrightError
-from hw.machine import Machine
 from hw.work import FAMILIES, Family
 
 LAYOUT = "attn_tp=2"
@@ -58,10 +56,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> ServedRuns:
     return read(tmp_path_factory.mktemp("three"), *THREE)[0]
 
 
-def seconds_on(machine: Machine, seen: ServedRuns) -> np.ndarray:
-    return np.asarray(solve(machine, [seen], np.full(len(FACTORS), 0.1)).before)
-
-
 def test_runs_are_predicted_as_the_service_predicts_them(seen: ServedRuns) -> None:
     """The queue of `explorer.service` over its own steps, at the same loads."""
     assert seen.names == (
@@ -74,7 +68,7 @@ def test_runs_are_predicted_as_the_service_predicts_them(seen: ServedRuns) -> No
     decode = steps(request, layout, seen.decode.loads, 4100.0)
     prompts = make_request("llama-3.1-8b", "h200", 2, context=4000, phase="prefill")
     prefill = steps(prompts, layout, seen.prefill.loads, 4000.0)
-    found = seconds_on(request.machine, seen)
+    found = predicted_seconds(request.machine, [seen])
     with x64():
         for count, places in ((4.0, [0, 3]), (32.0, [1, 4]), (128.0, [2])):
             # lengths from half of the longest to the longest: (1 - 1/2) / ((1 + 1/2) / 2) of their mean apart
@@ -91,7 +85,7 @@ def test_what_was_only_assumed_takes_what_runs_say(seen: ServedRuns) -> None:
     with x64():
         column = machine.curves.bandwidth_efficiency.at[attention].multiply(0.5)
         slow = eqx.tree_at(lambda m: m.curves.bandwidth_efficiency, machine, column)
-    found = calibrate(machine, [eqx.tree_at(lambda s: s.seconds, seen, seconds_on(slow, seen))])
+    found = calibrate(machine, [eqx.tree_at(lambda s: s.seconds, seen, predicted_seconds(slow, [seen]))])
     moved = {change.figure: change.ratio for change in found.figures}
     assert min(moved, key=lambda figure: moved[figure]) == "attention_heads.bandwidth_efficiency.bf16"
     assert 0.5 < moved["attention_heads.bandwidth_efficiency.bf16"] < 0.75
