@@ -97,7 +97,8 @@ def _expert_gemm(tensor: Tensor, precision: Precision, topk: int) -> Op:
     shape = {
         "rows": EXPERT_ROWS,
         "groups": EXPERTS_TOUCHED,
-        "planned": EXPERT_ROWS / EXPERTS_RANK,
+        # the engine plans for all rows that enter the kernel, wherever their experts are
+        "planned": MOE_ROWS * topk / EXPERTS_RANK,
         "columns": tensor.out * ONE / (ONE if tensor.cut_input else tensor.cut),
         # rows that did not travel to their experts are gathered for them, and summed after
         "copied": MOE_ROWS * (_topk_width(tensor, topk)) * (ONE + BY_ALL_TO_ALL * -1),
