@@ -50,7 +50,7 @@ def contended(
     positions that gather weights.
     """
     window = windows(main, gather, gathers)
-    slowed, beside_copies = [], []
+    slowed, longer, sent_beside = [], [], []
     for block in zip(order.ops, order.sends, order.positions, strict=True):
         ops, sends, positions = map(np.array, block)
         beside = seconds[ops] * (1.0 + contention[ops])
@@ -58,9 +58,10 @@ def contended(
         within = jnp.clip(window[positions][:, None] - before[None], 0.0, beside[None])
         part = contention[ops] / (1.0 + contention[ops])
         slowed.append(within.sum(axis=0) * part)
-        beside_copies.append(within @ jnp.stack([part, sends], axis=1))
+        longer.append((within * part[None]).sum(axis=1))
+        sent_beside.append((within * sends[None]).sum(axis=1))
     in_step = np.argsort(np.concatenate(order.positions))
-    longer, sent_beside = jnp.concatenate(beside_copies)[in_step].T
+    longer, sent_beside = (jnp.concatenate(column)[in_step] for column in (longer, sent_beside))
     slower_copies = since_issue(sent_beside, gathers) * copies / (1.0 + copies)
     by_op = jnp.zeros_like(seconds).at[np.concatenate(order.ops)].set(jnp.concatenate(slowed))
     return Contended(main + longer, gather + gathers * slower_copies, by_op)

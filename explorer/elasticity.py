@@ -33,12 +33,25 @@ _FAMILY_CURVES: Final = {
     "flops_efficiency": "compute",
     "latency": "latency",
     "cta_latency": "latency",
+    "split_latency": "latency",
+    "copy_bytes": "latency",
+    "step_latency": "chain",
+    "contention": "memory",
 }
 _EXCHANGE_CURVES: Final = {
     "link_efficiency": "link",
     "nic_efficiency": "nic",
     "latency": "latency",
     "nic_latency": "latency",
+    "hop_latency": "latency",
+    "round_latency": "latency",
+    "row_latency": "chain",
+    "direct_efficiency": "link",
+    "middle_efficiency": "link",
+    "middle_latency": "link",
+    "bulk_latency": "link",
+    "fill_latency": "link",
+    "contention": "link",
 }
 # a field of the load: its option's name, and unit
 _LOAD: Final = {
@@ -48,7 +61,8 @@ _LOAD: Final = {
     "verify": ("verify_width", "tokens"),
     "accept": ("accept_length", "tokens"),
 }
-_COLUMNS: Final = ("latency", "memory", "compute", "link", "nic")
+# of an op's terms, that of a kernel or of an exchange
+_COLUMNS: Final = {"latency": 0, "memory": 1, "compute": 2, "link": 1, "nic": 2, "chain": 3}
 _SHOWN: Final = 3  # ops that `active` names
 _NEGLIGIBLE: Final = 1e-12
 
@@ -176,12 +190,11 @@ def _prices(found: Timed, figure: _Figure) -> Mask:
         mask &= np.array([owner == figure.owner for owner in owners])
     if figure.rate is not None:
         mask &= np.array([rate == figure.rate for rate in rates])
-    column = _COLUMNS.index(figure.part)
+    column = _COLUMNS[figure.part]
     if column == 0:
         return mask * terms[:, 0]
-    column = 1 + (column - 1) % 2
     in_turn = np.array([owner is CollectiveKind.COPY_GATHER for owner in owners])
-    taken = in_turn | (terms[:, column] >= terms[:, 3 - column])
+    taken = in_turn | (terms[:, column] >= terms[:, 1:].max(axis=1))
     return mask * taken * terms[:, column]
 
 

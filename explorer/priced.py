@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from explorer.contention import AHEAD
 from explorer.evaluate import Case, Tables, holding, host_seconds
 from explorer.request import Request
 from explorer.residents.budget import Memory
-from explorer.contention import AHEAD
 from explorer.schedule import Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Exact
@@ -33,8 +33,9 @@ class Parts(eqx.Module):
     """The parts of a step, ops in the order of `StepTable.names`; zero for an alternative not taken.
 
     `seconds` and `sent` bytes are those of one execution, `alone` its seconds without contention between streams,
-    which `seconds` has on average over the step, `contention` the fraction by which it is longer beside the other. `terms` are the parts of its time: fixed, memory or link,
-    compute or NIC, chain. `group`: size and stride of an exchange's group. `gathered`: 1 at positions that gather.
+    which `seconds` has on average over the step, `contention` the fraction by which it is longer beside the other.
+    `terms` are the parts of its time alone: fixed, memory or link, compute or NIC, chain. `group`: size and stride of
+    an exchange's group. `gathered`: 1 at positions that gather.
     """
 
     values: Mapping[str, Scalar]

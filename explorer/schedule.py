@@ -36,9 +36,7 @@ class Schedule(eqx.Module):
         return self.main.sum() + self.wait.sum()
 
 
-def schedule(
-    ar: Arithmetic, work: Contended, gathers: Float[Array, " positions"], host: Float[Array, ""]
-) -> Schedule:
+def schedule(ar: Arithmetic, work: Contended, gathers: Float[Array, " positions"], host: Float[Array, ""]) -> Schedule:
     """Lay the positions of a step out in time; `gathers` is 1 at those that gather weights, 0 at others.
 
     The first position's own weights are not overlapped by anything.

@@ -123,8 +123,8 @@ class StepTable(eqx.Module):
         `overlap` is 1 where the engine runs ops under the exchange that they may run beside: what is hidden there
         takes no time of the main stream.
         """
-        masks = jnp.stack([1.0 - self.gathers, self.gathers, self.covered, self.covering], axis=1)
-        main, gather, covered, covering = self._by_block(seconds[:, None] * masks).T
+        masks = (1.0 - self.gathers, self.gathers, self.covered, self.covering)
+        main, gather, covered, covering = (self._by_block(seconds * mask) for mask in masks)
         hidden = overlap * ar.minimum(covered, covering)
         exposed = seconds * (1.0 - self.covered * (hidden / jnp.where(covered > 0, covered, 1.0))[self.block])
         share = self.gather_share(cut)
@@ -161,7 +161,7 @@ class StepTable(eqx.Module):
         kernels = machine.curves.contention[family, rate] * on_memory
         return jnp.concatenate([kernels, machine.exchange.contention[kind]])
 
-    def _by_block(self, seconds: Float[Array, "ops columns"]) -> Float[Array, "blocks columns"]:
+    def _by_block(self, seconds: Float[Array, " ops"]) -> Float[Array, " blocks"]:
         member = (self.block[None, :] == np.arange(len(self.block_names))[:, None]).astype(np.float64)
         return member @ seconds
 

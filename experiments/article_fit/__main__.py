@@ -22,13 +22,12 @@ from hw.figures import CURVES, unit_of
 FILE: Final = CURVES / "b200@article.toml"
 _DIGITS: Final = 4
 _HEAD: Final = """\
-# The engine of article 000 on 16 B200s, where it is another than the public tables of its kernels: fitted to the rows of
-# the claims that are marked `fit`, from the tables' figures, by `python -m experiments.article_fit --write`. Do not edit.
+# The engine of article 000 on 16 B200s, where it is another than the public tables of its kernels: fitted to the rows
+# of the claims that are marked `fit`, from the tables' figures. Written by `python -m experiments.article_fit --write`:
+# do not edit.
 
 inherits = "b200"
 """
-# an 80 % range of seconds: what the fitted rows of the family leave, and never less than this
-_SPREAD: Final = 0.05
 
 
 def main(write: Annotated[bool, typer.Option("--write", help="Write the curve file.")] = False) -> None:
@@ -69,7 +68,7 @@ def _file(found: Outcome) -> str:
 
 def _entries(values: dict[str, float], sources: dict[str, str], owner: str) -> Sequence[str]:
     return [
-        f"{path.partition('.')[2]} = {{ value = {value:.{_DIGITS}g}, unit = \"{unit_of(path.split('.')[1])}\", "
+        f'{path.partition(".")[2]} = {{ value = {value:.{_DIGITS}g}, unit = "{unit_of(path.split(".")[1])}", '
         f'provenance = "fitted", source = "article 000, claims {sources[path]}" }}'
         for path, value in values.items()
         if path.split(".")[0] == owner

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from hw.machine import Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, CollectiveKind, Family, Rate
 
+
 @dataclass(frozen=True)
 class Free:
     """One number to be fitted: the factor on the figures `paths` (`owner.field` or `owner.field.rate`), which all start
@@ -46,8 +47,12 @@ FREE: Final = (
     Free(("attention.flops_efficiency.fp8",), "S15 to S17", "one CTA over 100k tokens", 0.5),
     Free(("state.copy_bytes",), "S21 (DP16) and M14", "the verify kernel and the states that it leaves behind", 0.5),
     Free(("state.contention",), "M14", "181.2 us beside copies, 174.6 alone", 1.0),
-    Free(tuple(f"{kind}.latency" for kind in _RINGS), "S26", "54 us where no copies run: ranks wait for each other", 1.0),
-    Free(tuple(f"{kind}.contention" for kind in _LINKS), "S26", "86 us inside the window of a gather, 54 behind it", 1.0),
+    Free(
+        tuple(f"{kind}.latency" for kind in _RINGS), "S26", "54 us where no copies run: ranks wait for each other", 1.0
+    ),
+    Free(
+        tuple(f"{kind}.contention" for kind in _LINKS), "S26", "86 us inside the window of a gather, 54 behind it", 1.0
+    ),
     Free(_both("latency"), "S30 and S04", _HOSTS, 0.5),
     Free(_both("round_latency"), "S30 and S04", "896 experts, where the table has 384 at most", 2.0),
     Free(_both("nic_latency"), "S30 and S04", _HOSTS, 1.0),
@@ -99,7 +104,7 @@ def _where(path: str):
     return lambda machine: getattr(machine.curves, field)
 
 
-def _index(path: str) -> tuple[int, ...]:
+def _index(path: str) -> tuple[int | slice, ...]:
     owner, _, *rate = path.split(".")
     if owner in COLLECTIVES:
         return (COLLECTIVES.index(CollectiveKind(owner)),)

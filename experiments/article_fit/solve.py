@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from experiments.article_fit.parameters import FREE, value, values_at, tuned
+from experiments.article_fit.parameters import FREE, tuned, value, values_at
 from experiments.article_fit.rows import ROWS
 from experiments.article_fit.steps import Asked, Steps, asked
 from experiments.seed_claims.article import CHIP

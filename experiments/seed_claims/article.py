@@ -16,7 +16,6 @@ from explorer.priced import Priced, priced
 from explorer.request import Request, make_request
 from explorer.residents.budget import Memory
 from explorer.schedule import Schedule
-from hw.compat import x64
 from layouts.layout import Layout
 
 Wanted = Callable[[str, str], bool]

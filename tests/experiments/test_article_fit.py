@@ -4,6 +4,7 @@ from experiments.article_fit.parameters import FREE, SET, value
 from experiments.article_fit.rows import ROWS
 from experiments.article_fit.solve import rows
 from experiments.seed_claims.claims import read_claims
+from explorer.request import make_request
 from hw.compat import x64
 from hw.figures import Provenance
 from hw.machine import load_machine
@@ -35,3 +36,11 @@ def test_figures_stay_possible() -> None:
         figure = ENGINE.figure(path)
         assert figure.value > 0
         assert figure.unit != "fraction" or figure.value <= 1.0
+
+
+def test_the_build_runs_on_its_own_engine_and_other_models_on_the_tables() -> None:
+    article, plain = (make_request(name, "b200", 16).machine for name in ("kimi-k3@article", "kimi-k3"))
+    assert article.figure("state.contention") == ENGINE.figure("state.contention")
+    assert plain.figure("state.contention") == load_machine("b200").figure("state.contention")
+    elsewhere = make_request("kimi-k3@article", "h200", 16).machine
+    assert elsewhere.figure("state.contention") == load_machine("h200").figure("state.contention")

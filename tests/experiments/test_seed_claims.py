@@ -7,6 +7,7 @@ import pytest
 from experiments.seed_claims.__main__ import main
 from experiments.seed_claims.claims import read_claims
 from experiments.seed_claims.evaluation import PREDICTORS, evaluate, evaluate_all
+from experiments.seed_claims.reasons import markdown, reasons
 
 CLAIMS = {claim.id: claim for claim in read_claims()}
 REQUIRED = [
@@ -46,7 +47,9 @@ def test_json_rows(capsys):
         if row["use"] == "given":
             assert row["pass"] is None
     # fails today and is reported as it is: the exit status says nothing about claims
-    assert any(row["pass"] is False for row in rows)
+    failed = {row["id"] for row in rows if row["pass"] is False}
+    assert failed
+    assert failed == set(reasons()), "a failure without a reason, or a reason for what holds"
 
 
 def _number(text):
@@ -80,3 +83,17 @@ def test_a_bad_option_exits_with_2(arguments, capsys):
 def test_a_claim_that_is_not_reached_has_no_prediction():
     (row,) = evaluate_all([CLAIMS["M18"]])
     assert row.predicted is row.error is row.passed is None
+
+
+def test_the_table_of_failures_has_a_line_each():
+    rows = evaluate_all([CLAIMS["S18"], CLAIMS["S22"], CLAIMS["S28"]])
+    table = markdown(rows)
+    assert table.startswith("1 of 2 claims on time that are kept for checking hold")
+    assert [line.split(" | ")[0] for line in table.splitlines()[4:]] == ["| S22"]
+
+
+def test_the_docs_are_about_all_claims(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["--write-docs", "--seed", "000"])
+    assert exit.value.code == 2
+    assert "leave --seed and --kind out" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import hypothesis.strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def run(seconds: list[float], gather: list[float | None]) -> Contended:
         gathers = jnp.array([float(g is not None) for g in gather])
         copied = jnp.array([g or 0.0 for g in gather])
         found = _contended(ORDER, each, jnp.array(SLOWER), jnp.asarray(COPIES), main, copied, gathers)
-        return Contended(*map(np.asarray, found))
+        return jax.tree.map(np.asarray, found)
 
 
 def walk(seconds: list[float], window: float, block: int) -> tuple[float, dict[int, float], float]:

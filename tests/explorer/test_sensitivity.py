@@ -77,7 +77,8 @@ def test_rates_and_latencies_together_are_the_step(found: dict[str, Sensitivity]
     assert rates == pytest.approx(latencies - 1, abs=1e-9)
     # and each chip figure is what the efficiencies that multiply it are together
     memory = sum(e for name, e in rows.items() if ".bandwidth_efficiency" in name)
-    assert memory == pytest.approx(rows["hbm_bandwidth"], rel=1e-9)
+    copied = sum(e for name, e in rows.items() if ".copy_bytes" in name)
+    assert memory - copied == pytest.approx(rows["hbm_bandwidth"], rel=1e-9)
 
 
 def test_context_is_linear_between_roundings(request_: Request, found: dict[str, Sensitivity]):
@@ -91,7 +92,8 @@ def test_context_is_linear_between_roundings(request_: Request, found: dict[str,
 @pytest.mark.parametrize("text", LAYOUTS)
 def test_critical_weights_carry_the_whole_step(request_: Request, text: str):
     timed = priced(request_, request_.layout(text))
-    assert critical_weights(timed) @ timed.parts.seconds == pytest.approx(timed.step, rel=1e-9)
+    # seconds of an op are those of its mean execution, and contention differs from position to position
+    assert critical_weights(timed) @ timed.parts.seconds == pytest.approx(timed.step, rel=1e-3)
     assert np.all(critical_weights(timed) <= timed.counts)
 
 
@@ -100,7 +102,7 @@ def test_active_names_branch_ops_and_waves(found: dict[str, Sensitivity]):
     active = {row.parameter: row.active for row in found["attn_dp=16,ep=16"].rows}
     assert active["peak.fp8"].startswith("compute of mla_decode (2 waves)")
     assert active["copy_gather.link_efficiency"] == "link of weight_all_gather"
-    assert "w13" in active["grouped_gemm.bandwidth_efficiency.fp8"]
+    assert "w13" in active["grouped_gemm_packed.bandwidth_efficiency.fp8"]
     assert "16 requests a group in a graph of 16" in active["concurrency"]
 
 

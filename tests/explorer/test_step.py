@@ -1,5 +1,7 @@
 """Ops priced and summed into a step: nothing is lost between the blocks and the schedule."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,13 +34,15 @@ def _priced(tables: Tables, cut: Cut, case: Case) -> tuple[Array, Schedule]:
 def priced(asked: Setting, layout: Layout) -> tuple[np.ndarray, Schedule]:
     """Seconds of each op and the schedule of streams that do not disturb each other, as NumPy."""
     with x64():
-        fields = (asked.case.machine.curves.contention, asked.case.machine.exchange.contention)
-        case = eqx.tree_at(
-            lambda c: (c.machine.curves.contention, c.machine.exchange.contention),
-            asked.case,
-            tuple(map(jnp.zeros_like, fields)),
-        )
-        return jax.tree.map(np.asarray, _priced(asked.tables, cut_of(layout), case))
+        return jax.tree.map(np.asarray, _priced(asked.tables, cut_of(layout), _undisturbed(asked.case)))
+
+
+def _undisturbed(case: Case) -> Case:
+    """The same on a machine whose streams take nothing from each other."""
+    fields = (case.machine.curves.contention, case.machine.exchange.contention)
+    with x64():
+        none = tuple(map(jnp.zeros_like, fields))
+    return eqx.tree_at(lambda c: (c.machine.curves.contention, c.machine.exchange.contention), case, none)
 
 
 def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float], list[float], list[float]]:
@@ -67,11 +71,11 @@ def by_hand(asked: Setting, layout: Layout) -> tuple[dict[tuple[int, str], float
 
 
 def _op_seconds(asked: Setting, op, numbers: dict) -> float:
-    def column(field: str) -> list[float]:
-        return [float(getattr(op, field).evaluate(numbers))]
+    def column(field: str) -> Array:
+        return jnp.array([float(getattr(op, field).evaluate(numbers))])
 
     machine = asked.request.machine
-    shapes = {name: [float(value.evaluate(numbers))] for name, value in op.shape.items()}
+    shapes = {name: jnp.array([float(value.evaluate(numbers))]) for name, value in op.shape.items()}
     if op.family is not None:
         work = Work.of([op.family], [op.rate], column("flops"), column("bytes"), **shapes)
         return float(compute_seconds(Exact(), machine, work)[0])
@@ -125,3 +129,22 @@ def test_no_op_takes_negative_time_and_every_main_position_takes_some(model: str
         assert np.all(seconds >= 0)
         assert np.all(schedule.main > 0)
         assert np.all(np.isfinite(seconds))
+
+
+def test_the_shared_expert_hides_under_the_combine_where_the_engine_runs_it_there() -> None:
+    asked = setting(ARTICLE, context=100_000, concurrency=256)
+    layout, table = asked.read("attn_dp=2,dcp=8,ep=16"), asked.tables.step
+    under = replace(asked.case, overlap=np.float64(1.0))
+    with x64():
+        cut = cut_of(layout)
+        (seconds, behind), (_, beside) = (
+            jax.tree.map(np.asarray, _priced(asked.tables, cut, case))
+            for case in (_undisturbed(asked.case), _undisturbed(under))
+        )
+    saved = behind.main - beside.main
+    for position in table.target:
+        block = table.sequence[position]
+        of_block = {table.names[i]: seconds[i] for i in np.flatnonzero(table.block == block)}
+        shared = sum(t for name, t in of_block.items() if name.startswith("shared_"))
+        assert saved[position] == pytest.approx(min(shared, of_block.get("combine", 0.0)), rel=1e-9, abs=1e-15)
+    assert saved.sum() > 0.0

@@ -45,12 +45,12 @@ def op(
     family: Family = Family.GEMM, flops: float = 0.0, moved: float = 0.0, ctas: float = 0.0, rate: Rate = Rate.FP8
 ) -> Work:
     with x64():
-        return Work.of([family], [rate], [flops], [moved], ctas=[ctas])
+        return Work.of([family], [rate], *(jnp.array([x], dtype=float) for x in (flops, moved)), ctas=jnp.array([ctas]))
 
 
 def exchange(kind: CollectiveKind, payload: float, size: float, stride: float = 1.0) -> Collective:
     with x64():
-        return Collective.of([kind], [payload], [size], [stride])
+        return Collective.of([kind], *(jnp.array([x], dtype=float) for x in (payload, size, stride)))
 
 
 def op_seconds(machine: Machine, work: Work, ar: Arithmetic | None = None) -> float:
@@ -112,14 +112,12 @@ def test_the_mla_kernel_of_article_000(requests: int, context: float, expected: 
     assert op_seconds(ENGINE, mla_decode(requests, context)) == pytest.approx(expected, rel=0.07)
 
 
-def test_an_op_is_beside_copies_for_as_long_as_its_memory_takes() -> None:
-    """Claim M14: 181.2 us against 174.6 of the state kernel at 24 requests of 96 heads, 5 tokens verified."""
-    values = 24 * 96 * 128 * 128
+def test_the_verify_kernel_of_article_000() -> None:
+    """Claim M14, to which it is fitted: 24 requests of 96 heads, 5 tokens verified, alone."""
+    values = 24.0 * 96 * 128 * 128
     with x64():
-        verify = Work.of(
-            [Family.STATE], [Rate.BF16], [values * 5 * 7], [values * 8 + 24 * 5 * 10 * 96 * 128],
-            steps=[5.0], copied=[values * 4.0],
-        )  # fmt: skip
+        flops, moved, copied = (jnp.array([values * n]) for n in (35.0, 8.0, 4.0))
+        verify = Work.of([Family.STATE], [Rate.BF16], flops, moved, steps=jnp.array([5.0]), copied=copied)
     assert op_seconds(ENGINE, verify) == pytest.approx(174.6e-6, rel=0.04)
 
 
@@ -213,8 +211,9 @@ def test_copy_engines_fetch_one_peer_after_the_other() -> None:
 def test_dispatch_and_combine_of_article_000() -> None:
     """Claim S30, to which they are fitted: 32.2 ms a step over 92 layers; 80 rows, top-16, FP8 with scales and BF16."""
     with x64():
-        payload = [80 * 16 * (3584 + 112), 80 * 16 * 2 * 3584]
-        both = Collective.of([K.DISPATCH, K.COMBINE], payload, [16] * 2, rows=[80] * 2, experts=[896] * 2)
+        payload, rows = jnp.array([80.0 * 16 * (3584 + 112), 80.0 * 16 * 2 * 3584]), jnp.full(2, 80.0)
+        ranks, experts = jnp.full(2, 16.0), jnp.full(2, 896.0)
+        both = Collective.of([K.DISPATCH, K.COMBINE], payload, ranks, rows=rows, experts=experts)
         out, back = map(float, collective_seconds(Exact(), ENGINE, both))
     assert 92 * (out + back) == pytest.approx(32.2e-3, rel=0.02)
 
@@ -287,9 +286,9 @@ def test_thousands_of_layouts_at_once() -> None:
     with x64():
         payload = jnp.linspace(1e3, 1e9, 3000).reshape(1000, 3)
         size, stride = jnp.full((1000, 3), 16.0), jnp.ones((1000, 3))
-        batch = eqx.filter_jit(jax.vmap(lambda p, n, s: collective_seconds(Exact(), B200, Collective.of(kinds, p, n, s))))(
-            payload, size, stride
-        )
+        batch = eqx.filter_jit(
+            jax.vmap(lambda p, n, s: collective_seconds(Exact(), B200, Collective.of(kinds, p, n, s)))
+        )(payload, size, stride)
         assert batch.shape == (1000, 3)
         for row in (0, 999):
             for column, kind in enumerate(kinds):
