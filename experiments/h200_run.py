@@ -9,9 +9,8 @@ fit, 32 requests of 8k tokens a group. The programs are what XLA makes of them (
 prediction is for engines' kernels, so the ratio says how far apart they are.
 
 Expected: errors under 1e-4, the same text, ratios well above one. Measuring takes up to seven minutes a part, tiny with
-XLA's autotuning off. The stored results lack Kimi K3 under dcp=2: it had not ended after three minutes. Their slices
-were timed when all rows of a step still had the same token and read one row of the pool: the same experts for all, and
-KV out of the cache. A step as it is timed now may take longer.
+XLA's autotuning off. The stored results lack Kimi K3 under dcp=2 (it had not ended after three minutes) and DeepSeek-V3
+on one GPU (not started within the time of the other).
 """
 
 import argparse
