@@ -52,6 +52,7 @@ _USUAL: Final = {"tpot": 0.08, "ttft": 0.3}
 _WEIGHT: Final = {"tpot": 1.0, "ttft": 0.5}
 _PRIOR: Final = 0.1  # of a parameter's logit: one that no run tells stays in the middle of its bounds
 _STARTS: Final = (0.0, -1.0, 1.0)
+_SPREADS: Final = ("spread_tpot", "spread_ttft")
 _HALF_RANGE: Final = 0.8  # share of the runs that a range is to hold
 
 
@@ -239,15 +240,15 @@ def _left_out(name: str, mine: Sequence[Case]) -> Iterator[tuple[Case, dict[str,
 
 
 def _write(engines: Mapping[str, Engine]) -> None:
-    """All engines, and as `other` the geometric mean of them."""
-    names = (*FITTED, "spread_tpot", "spread_ttft")
-    logs = {what: [np.log(float(getattr(e, what)) + 1e-12) for e in engines.values()] for what in names}
-    mean = dataclasses.replace(load_engine(ANY), **{w: np.exp(np.mean(v)) for w, v in logs.items()})
+    """All engines, and as `other` the geometric mean of them, in the widest of their ranges."""
+    values = {what: [float(getattr(e, what)) for e in engines.values()] for what in (*FITTED, *_SPREADS)}
+    mean = {what: np.exp(np.mean(np.log(values[what]))) for what in FITTED}
+    other = dataclasses.replace(load_engine(ANY), **mean, **{what: max(values[what]) for what in _SPREADS})
     lines = [
         "# What engines add to a step, for all models and machines; `python -m experiments.fit_service` writes it.",
         "",
     ]
-    for name, engine in {**engines, ANY: mean}.items():
+    for name, engine in {**engines, ANY: other}.items():
         lines += [f"[{name}]", f'policy = "{engine.policy}"', f"chunk = {engine.chunk}"]
         lines += [f"chunk_by_group = {str(engine.chunk_by_group).lower()}"]
         source = "mean" if name == ANY else "runs"
@@ -255,11 +256,11 @@ def _write(engines: Mapping[str, Engine]) -> None:
         lines += [
             f'{what} = {{ value = {float(getattr(engine, what)):.4g}, unit = "{UNITS[what]}", '
             f'provenance = "{provenance}", source = "{source}" }}'
-            for what in names
+            for what in (*FITTED, *_SPREADS)
         ] + [""]
     day = datetime.date.today().isoformat()
     lines += ["[sources]", f'runs = "public runs of silicon_sample_fit.csv, by least squares of logarithms, {day}"']
-    lines += ['mean = "geometric mean of the engines above"']
+    lines += ['mean = "geometric mean of the engines above; of the ranges the widest"']
     ENGINES.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -134,20 +134,24 @@ def disaggregated(
         step = decode_step(engine, decode, jnp.maximum(running / decoders, 1.0))
         return step * clients.output_tokens / clients.accept
 
+    def cycle(held: Scalar) -> Scalar:
+        # pools that cannot keep up hold requests back: that of the prompts, or the KV of those that decode
+        turns = requests / (decode.capacity * decoders)
+        return jnp.maximum(jnp.maximum(alone + answer(held), requests * each), turns * answer(held))
+
     def settle(running: Scalar, _: None) -> tuple[Scalar, None]:
         held = jnp.minimum(running, decode.capacity * decoders)
-        # a prefill pool that cannot keep up holds the others back
-        cycle = jnp.maximum(alone + answer(held), requests * each)
-        return 0.5 * (running + requests * answer(held) / cycle), None
+        return 0.5 * (running + requests * answer(held) / cycle(held)), None
 
     running, _ = jax.lax.scan(settle, requests, None, length=_ITERATIONS)
     running = jnp.minimum(running, decode.capacity * decoders)
     answering = answer(running)
-    behind = jnp.maximum(requests * each - answering - alone, 0.0)
+    behind = cycle(running) - alone - answering
     queued = _queue(clients, requests, each, alone + answering, requests * each)
     share = jnp.minimum(requests * each / (alone + answering + behind), 1.0)
     step = decode_step(engine, decode, jnp.maximum(running / decoders, 1.0))
-    return Latency(engine.arrival + alone + behind + queued, answering / clients.output_tokens, running, step, share)
+    first = engine.arrival + alone + jnp.maximum(behind, queued)
+    return Latency(first, answering / clients.output_tokens, running, step, share)
 
 
 def latency(
@@ -171,16 +175,17 @@ def _queue(clients: Clients, running: Scalar, each: Scalar, round_: Scalar, apar
     The first prompts come at once. Later ones come as answers end: within a window that widens with the root of the
     rounds, as lengths add up at random, and is at least `apart`. Prompts that take longer than their window queue up;
     others only meet by chance, as at a server with constant service times that is busy for their part of a round.
+    Where prompts take more than half of a round this is too long: they hold back the answers whose ends send others.
     """
     later = jnp.arange(1, clients.rounds)
     drawn = jnp.minimum(jnp.sqrt(later) * clients.spread, 1.0) * round_
     window = jnp.maximum(drawn, apart)
-    work = running * each
-    busy = jnp.minimum(work / round_, _BUSIEST)
-    by_chance = jnp.minimum(busy / (2.0 * (1.0 - busy)) * each, work / 2.0)
-    in_line = jnp.maximum(work - window, 0.0) / 2.0
+    others = jnp.maximum(running - 1.0, 0.0) * each  # nobody waits for a prompt of its own
+    busy = jnp.minimum(others / round_, _BUSIEST)
+    by_chance = jnp.minimum(busy / (2.0 * (1.0 - busy)) * each, others / 2.0)
+    in_line = jnp.maximum(others - window, 0.0) / 2.0
     waits = jnp.maximum(by_chance, in_line)
-    return (work / 2.0 + waits.sum()) / clients.rounds
+    return (others / 2.0 + waits.sum()) / clients.rounds
 
 
 def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, stages: ArrayLike) -> Scalar:
