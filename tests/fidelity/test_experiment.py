@@ -92,7 +92,8 @@ def test_repaired_rows_agree_with_rows_that_state_the_same_run(shipped: list[Loa
     assert all(len({run.pool for run in group}) == 1 for group in both)
 
 
-def test_tables_of_the_shipped_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_the_shipped_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert fidelity.main([], stated) == 0
     out = capsys.readouterr().out
     for part in ("tpot ambiguous", "Noise floor", "decode batch is unknown", "rows repeat another", "counted once"):

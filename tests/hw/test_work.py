@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from hw.compat import x64
-from hw.work import Collective, CollectiveKind, Family, Rate, Work, sent_bytes
+from hw.work import SHAPES, Collective, CollectiveKind, Family, Rate, Work, sent_bytes
 
 K = CollectiveKind
 
@@ -57,11 +57,12 @@ def test_a_reduce_scatter_and_an_all_gather_make_an_all_reduce() -> None:
 def test_lengths_must_agree() -> None:
     one, two = jnp.ones(1), jnp.ones(2)
     with pytest.raises(ValueError, match="Work: bytes has 2 entries for 1 ops"):
-        Work((Family.GEMM,), (Rate.BF16,), one, two, one)
+        Work.of((Family.GEMM,), (Rate.BF16,), one, two)
     with pytest.raises(ValueError, match="Collective: stride has 2 entries for 1 ops"):
-        Collective((K.SEND,), one, one, two)
+        Collective.of((K.SEND,), one, one, two)
 
 
 def test_names_are_structure_and_numbers_are_leaves() -> None:
-    work = Work((Family.GEMM,), (Rate.BF16,), jnp.ones(1), jnp.ones(1), jnp.zeros(1))
-    assert len(jax.tree.leaves(work)) == 3
+    work = Work.of((Family.GEMM,), (Rate.BF16,), jnp.ones(1), jnp.ones(1), steps=jnp.ones(1))
+    assert len(jax.tree.leaves(work)) == 2 + len(SHAPES)
+    assert (work.steps.tolist(), work.ctas.tolist()) == ([1.0], [0.0])
