@@ -50,7 +50,8 @@ def test_kinds_may_be_chosen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     assert [*op_tables.agreements("h200", "sglang", [Kind.LIBRARY])] == []
 
 
-def test_the_stored_result_is_printed(capsys: pytest.CaptureFixture[str]):
+def test_the_stored_result_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert op_tables.main(["--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads(op_tables.RESULTS.read_text(encoding="utf-8"))
