@@ -53,14 +53,18 @@ def _cases(points: Sequence[tuple[Deployment, int, int]]) -> tuple[Case, Case]:
 
     def varying(case: Case) -> tuple:
         load, budget = case.load, case.budget
-        return load.context, load.concurrency, budget.extra_slots, budget.draft_window, budget.mem_fraction
+        kept = budget.extra_slots, budget.draft_window, budget.mem_fraction
+        return load.context, load.concurrency, *kept, case.overlap
 
     columns = zip(
-        *((context, running, d.extra_slots, d.draft_window, d.mem_fraction) for d, context, running in points),
+        *(
+            (context, running, d.extra_slots, d.draft_window, d.mem_fraction, d.shared_in_combine)
+            for d, context, running in points
+        ),
         strict=True,
     )
     batched = eqx.tree_at(varying, one, tuple(np.array(column, np.float64) for column in columns))
-    return batched, eqx.tree_at(varying, jax.tree.map(lambda _: None, one), (0,) * 5, is_leaf=lambda x: x is None)
+    return batched, eqx.tree_at(varying, jax.tree.map(lambda _: None, one), (0,) * 6, is_leaf=lambda x: x is None)
 
 
 @in_x64

@@ -1,8 +1,7 @@
-"""Dispatch and combine of DeepEP as rows: its low-latency kernels and its normal ones.
+"""Dispatch and combine of DeepEP as rows: its low-latency kernels.
 
 The low-latency kernels send a token once for each expert that it chose and give every expert a group of warps of one
-SM: `rounds` = ceil(experts / SMs) groups share an SM, and ceil(experts / rounds) SMs work. The normal kernels send a
-token once to each rank that has one of its experts and run on as many SMs as they are told.
+SM: `rounds` = ceil(experts / SMs) groups share an SM, and ceil(experts / rounds) SMs work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,19 +28,6 @@ def row_bytes(kind: CollectiveKind, hidden: Column) -> Column:
     return hidden * (1.0 + _SCALE_BYTES / _SCALED) if kind is CollectiveKind.DISPATCH else 2.0 * hidden
 
 
-def ranks_reached(experts: Column, topk: Column, ranks: Column) -> Column:
-    """Expected number of distinct ranks among `topk` distinct experts, each as likely as another.
-
-    A rank is missed by all with probability C(E - E / n, k) / C(E, k).
-    """
-    missed = np.ones_like(experts)
-    elsewhere = experts - experts / ranks
-    for i in range(int(topk.max())):
-        chance = np.maximum(elsewhere - i, 0.0) / np.maximum(experts - i, 1.0)
-        missed = np.where(i < topk, missed * chance, missed)
-    return ranks * (1.0 - missed)
-
-
 def exchange(
     kind: CollectiveKind,
     rows: Sequence[Row],
@@ -49,7 +35,6 @@ def exchange(
     domain: Column,
     sms: Column,
     rounds: Column,
-    once_a_rank: bool,
 ) -> Mapping[str, Column]:
     """What the time of a dispatch or a combine depends on, for ranks of which `domain` share a scale-up domain.
 
@@ -58,7 +43,7 @@ def exchange(
     """
     tokens, topk = numbers(rows, "num_token"), numbers(rows, "num_topk")
     experts, width = numbers(rows, "num_experts"), row_bytes(kind, numbers(rows, "hidden_size"))
-    copies = tokens * (ranks_reached(experts, topk, ranks) if once_a_rank else topk)
+    copies = tokens * topk
     inside = np.minimum(domain, ranks)
     return {
         "payload": copies * width,
@@ -76,7 +61,7 @@ def exchange(
 
 
 def groups() -> list[Group]:
-    """Rows of all tables: low latency on one host of each chip and on several, normal on one host."""
+    """Rows of all tables: on one host of each chip, and on several."""
     return [*_low_latency(), *_hosts()]
 
 
@@ -109,25 +94,8 @@ def _low_latency_group(
     ranks = host * numbers(rows, "node_num")
     rounds = np.ceil(experts / float(machine.sms))
     domain = np.full_like(ranks, float(machine.domain))
-    features = exchange(kind, rows, ranks, domain, np.ceil(experts / rounds), rounds, once_a_rank=False)
+    features = exchange(kind, rows, ranks, domain, np.ceil(experts / rounds), rounds)
     return _group(name, chip, kind, table, features, 1e-6 * numbers(rows, f"{kind}_avg_t_us"), flagged)
-
-
-def _normal() -> list[Group]:
-    table = "deepep_normal_6systems_sglang0512"
-    rows = read(table)
-    return [_normal_group(chip, kind, table, rows) for chip in _CHIPS for kind in _BOTH]
-
-
-def _normal_group(chip: str, kind: CollectiveKind, table: str, rows: Sequence[Row]) -> Group:
-    machine = load_machine(chip)
-    mine = [r for r in rows if r["system"].removesuffix("_sxm") == chip]
-    ranks = float(machine.gpus_per_host) * numbers(mine, "node_num")
-    domain = np.full_like(ranks, float(machine.domain))
-    sms = numbers(mine, f"{kind}_sms")
-    features = exchange(kind, mine, ranks, domain, sms, np.ones_like(sms), once_a_rank=True)
-    seconds = 1e-6 * (numbers(mine, f"{kind}_transmit_us") + numbers(mine, f"{kind}_notify_us"))
-    return _group(f"deepep normal {kind} {chip}", chip, kind, table, features, seconds, {})
 
 
 def _group(

@@ -29,7 +29,10 @@ def run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str
 
 
 @pytest.mark.smoke
-def test_timed_ops_become_a_curve_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_timed_ops_become_a_curve_file(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "node" / "mine.toml"
     status, table, notes = run(f"{ASK} --from {EXAMPLE} --out {out}", capsys)
     assert status == 0

@@ -51,7 +51,7 @@ def test_rows_that_are_left_out_are_counted(nccl_groups, deepep_groups):
     assert custom.flagged["launched one by one: the host's time"] == 69
     assert custom.flagged["over 8 MiB: handed to NCCL"] == 18  # six sizes, three numbers of GPUs
     assert custom.features["payload"].max() == 2**23
-    assert sum(g.flagged["slower than a larger exchange"] for g in nccl_groups) == 27  # 25 of NCCL, 2 of 128 bytes
+    assert sum(g.flagged.get("slower than a larger exchange", 0) for g in nccl_groups) == 27  # 25 of NCCL, 2 of 128 bytes
     hosts = named(deepep_groups, "deepep low latency hosts combine h200")
     assert sum(hosts.flagged.values()) == 15  # 1, 2 and 4 tokens on one host, 2 and 4 in the six other columns
     assert hosts.features["rows"].min() == 8
@@ -68,24 +68,6 @@ def test_a_low_latency_row_over_hosts(deepep_groups):
     assert f["link"][row] == 256 * 8 * 7392 * 7 / 64
     assert f["nic"][row] == 256 * 8 * 7392 * 56 / 64
     assert f["outside"][row] == 56 / 64
-
-
-def test_a_normal_row_sends_a_token_once_to_a_rank(deepep_groups):
-    f = named(deepep_groups, "deepep normal combine gb200").features
-    assert set(f["size"]) == {4.0}
-    (row,) = np.flatnonzero(
-        (f["rows"] == 128) & (f["experts"] == 8) & (f["sms"] == 24) & (f["row_bytes"] == 2 * 6144) & (f["copies"] > 0)
-    )
-    # two of eight experts, two a rank: the second is on the first's rank once in 7
-    assert f["copies"][row] == pytest.approx(128 * (2 - 1 / 7))
-
-
-def test_distinct_ranks_against_counting():
-    random = np.random.default_rng(0)
-    chosen = random.random((20_000, 16)).argsort(axis=1)[:, :6] // 4
-    counted = np.mean([len(set(ranks)) for ranks in chosen])
-    found = deepep.ranks_reached(np.array([16.0]), np.array([6.0]), np.array([4.0]))[0]
-    assert found == pytest.approx(counted, rel=0.005)
 
 
 def test_every_group_is_of_positive_times(nccl_groups, deepep_groups):

@@ -22,7 +22,7 @@ from tests.helpers import PRESETS
 from tests.layouts.oracle import Case, Number, values
 from tests.spaces import model_of, space
 
-COLUMNS = ("flops", "bytes", "ctas", "share", "payload", "size", "stride")
+COLUMNS = ("flops", "bytes", "share", "payload", "size", "stride")
 
 _evaluate = eqx.filter_jit(Lowered.evaluate)
 _whole = eqx.filter_jit(Lowered.whole)
@@ -34,7 +34,8 @@ def as_floats(numbers: dict[str, Number]) -> dict[str, np.ndarray]:
 
 
 def op_expressions(model: Model, prefill: bool) -> list[Expr]:
-    return [getattr(op, c) for block in step_blocks(model, prefill).blocks for op in block.ops for c in COLUMNS]
+    ops = [op for block in step_blocks(model, prefill).blocks for op in block.ops]
+    return [e for op in ops for e in (*(getattr(op, c) for c in COLUMNS), *op.shape.values())]
 
 
 def byte_expressions(model: Model, prefill: bool) -> list[Expr]:
