@@ -17,8 +17,8 @@ STEPS, LAYERS, COPIES, MIB = 3, 8, 7, 2**20
 
 def main() -> int:
     """Record, and write trace and facts."""
-    import torch  # only here: the project itself does without
-    from torch.profiler import ProfilerActivity, profile, record_function
+    import torch  # pyright: ignore[reportMissingImports]  # only here: the project itself does without
+    from torch.profiler import ProfilerActivity, profile, record_function  # pyright: ignore[reportMissingImports]
 
     folder = pathlib.Path(sys.argv[1])
     parts = [torch.ones(8 * MIB, dtype=torch.uint8, device="cuda:1") for _ in range(COPIES)]

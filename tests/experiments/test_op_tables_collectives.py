@@ -51,7 +51,9 @@ def test_rows_that_are_left_out_are_counted(nccl_groups, deepep_groups):
     assert custom.flagged["launched one by one: the host's time"] == 69
     assert custom.flagged["over 8 MiB: handed to NCCL"] == 18  # six sizes, three numbers of GPUs
     assert custom.features["payload"].max() == 2**23
-    assert sum(g.flagged.get("slower than a larger exchange", 0) for g in nccl_groups) == 27  # 25 of NCCL, 2 of 128 bytes
+    assert (
+        sum(g.flagged.get("slower than a larger exchange", 0) for g in nccl_groups) == 27
+    )  # 25 of NCCL, 2 of 128 bytes
     hosts = named(deepep_groups, "deepep low latency hosts combine h200")
     assert sum(hosts.flagged.values()) == 15  # 1, 2 and 4 tokens on one host, 2 and 4 in the six other columns
     assert hosts.features["rows"].min() == 8

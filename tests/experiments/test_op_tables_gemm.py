@@ -56,7 +56,11 @@ def test_every_row_is_counted_once(dense, experts):
     table = {"gemm b200 bf16": 968, "gemm h200 fp8": 880, "gemm h800 fp8": 110}
     for name, total in table.items():
         assert len(dense[name].seconds) + sum(dense[name].flagged.values()) == total
-    table = {"grouped_gemm_packed gb200 mxfp4 fp8": 3078, "grouped_gemm b200 fp8 fp8": 2691, "grouped_gemm h800 fp8": 142}
+    table = {
+        "grouped_gemm_packed gb200 mxfp4 fp8": 3078,
+        "grouped_gemm b200 fp8 fp8": 2691,
+        "grouped_gemm h800 fp8": 142,
+    }
     for name, total in table.items():
         assert len(experts[name].seconds) + sum(experts[name].flagged.values()) == total
 
