@@ -161,10 +161,11 @@ def _tokens(model: Model, layout: Layout, case: Case, load: Mapping[str, Number]
 
 
 def _grid(heads: int, layout: Layout, case: Case, load: Mapping[str, Number]) -> dict[str, Number]:
-    """Grid (2, requests x row tiles, split); a tile holds as many whole queries as fit into 128 rows."""
+    """Grid (2, requests x row tiles, split); a tile holds the whole queries that fit into 128 rows, a split 256 tokens."""
     queries = max(1, Fraction(128 * layout.attn_tp, heads * layout.dcp).__floor__())
     tiles = ceil(case.verify, queries)
-    split = min(max(1, case.sms // load["batch"] // (2 * tiles)), 32)
+    most = ceil(case.context, layout.dcp * 256)
+    split = min(max(1, case.sms // load["batch"] // (2 * tiles)), 32, most)
     return {"attention_splits": split, "attention_ctas": 2 * load["requests"] * tiles * split}
 
 
