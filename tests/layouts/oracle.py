@@ -161,7 +161,7 @@ def _tokens(model: Model, layout: Layout, case: Case, load: Mapping[str, Number]
 
 
 def _grid(heads: int, layout: Layout, case: Case, load: Mapping[str, Number]) -> dict[str, Number]:
-    """Grid (2, requests x row tiles, split); a tile holds the whole queries that fit into 128 rows, a split 256 tokens."""
+    """Grid (2, requests x row tiles, split): whole queries in tiles of 128 rows, at least 256 tokens in a split."""
     queries = max(1, Fraction(128 * layout.attn_tp, heads * layout.dcp).__floor__())
     tiles = ceil(case.verify, queries)
     most = ceil(case.context, layout.dcp * 256)
