@@ -18,8 +18,8 @@ from hw.work import COLLECTIVES, FAMILIES, RATES, Collective, CollectiveKind, Wo
 
 # Added to the parts of a sum of powers and taken off again: all may be 0, where it has no slope.
 _FLOOR: Final = 1e-15
-_OVERLAP: Final = 6.0  # exponent with which link, NIC and rows of an exchange overlap
-_KNEE: Final = 8.0  # and with which its protocols take over from one another
+_OVERLAP: Final = 6  # exponent, whole so that it is cheap, with which link, NIC and rows of an exchange overlap
+_KNEE: Final = 8  # and with which its protocols take over from one another
 
 _TILE_COLUMNS: Final = 128  # of a grouped GEMM's weight, to a CTA
 _LEAST_TILE: Final = 8  # rows
