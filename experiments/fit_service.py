@@ -31,7 +31,7 @@ from explorer.fidelity.repeats import ambiguous, distinct, of_ambiguous_configur
 from explorer.fidelity.runs import Run
 from explorer.service.engine import ANY, ENGINES, FITTED, UNITS, Engine, engine_names, load_engine
 from explorer.service.predict import Served, served
-from explorer.service.queue import Clients, Latency, aggregated, disaggregated
+from explorer.service.queue import Clients, Latency, latency
 from explorer.service.steps import Steps
 from hw.compat import in_x64
 from hw.errors import MeshwrightError
@@ -72,6 +72,7 @@ class Rows(NamedTuple):
     decode: Steps
     prefill: Steps
     groups: Float[np.ndarray, " runs"]
+    stages: Float[np.ndarray, " runs"]
     workers: Float[np.ndarray, "runs 2"]
     tpot: Float[np.ndarray, " runs"]
     ttft: Float[np.ndarray, " runs"]
@@ -124,11 +125,12 @@ def _solved(engine: Engine, parts: list[tuple[Rows, bool]], start: Array) -> tup
 
 def latencies(engine: Engine, rows: Rows, apart: bool) -> Latency:
     """Predictions of all rows at once."""
-    if apart:
-        serve = lambda c, d, p, g, w: disaggregated(engine, c, d, p, (w[0], w[1]), g)  # noqa: E731
-        return jax.vmap(serve)(rows.clients, rows.decode, rows.prefill, rows.groups, rows.workers)
-    serve_one = lambda c, d, p, g: aggregated(engine, c, d, p, g)  # noqa: E731
-    return jax.vmap(serve_one)(rows.clients, rows.decode, rows.prefill, rows.groups)
+
+    def serve(row: Rows) -> Latency:
+        workers = (row.workers[0], row.workers[1]) if apart else None
+        return latency(engine, row.clients, row.decode, row.prefill, row.groups, row.stages, workers)
+
+    return jax.vmap(serve)(rows)
 
 
 def _forgiving(predicted: Scalar, measured: Float[np.ndarray, " runs"], usual: float) -> Array:
@@ -163,6 +165,7 @@ def _rows(mine: Sequence[Case]) -> Rows:
         decode=_column([c.served.decode.steps for c in mine]),
         prefill=_column([c.served.prefill.steps for c in mine]),
         groups=np.array([float(c.served.prefill.groups) for c in mine]),
+        stages=np.array([float(c.served.prefill.stages) for c in mine]),
         workers=np.array([c.served.workers or (1.0, 1.0) for c in mine]),
         tpot=np.array([c.run.measured.get("tpot", np.nan) for c in mine]),
         ttft=np.array([c.run.measured.get("ttft", np.nan) for c in mine]),

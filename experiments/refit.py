@@ -2,7 +2,7 @@
 
     python -m experiments.refit                 prints all fits
     python -m experiments.refit --write         and writes hw/fits/*.toml and experiments/results/op_curves.json
-    python -m experiments.refit --only gemm     those whose name holds a word
+    python -m experiments.refit --only gemm     those whose name holds a word; --write keeps the others as they are
 
 Twelve minutes on two cores. No claim of the field articles is among the rows (a test reads the list).
 """
@@ -10,7 +10,7 @@ Twelve minutes on two cores. No claim of the field articles is among the rows (a
 import datetime
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -65,49 +65,45 @@ def _drawn(fits: Sequence[Fitted]) -> Table:
 
 
 def _write(fits: Sequence[Fitted]) -> None:
-    """One file a chip, of the curves that machines use; and the quality of all."""
-    for chip in sorted({fit.group.chip for fit in fits}):
-        mine = [fit for fit in fits if fit.group.chip == chip and fit.group.used]
-        (FITS / f"{chip}.toml").write_text(_file(chip, _joined(mine)), encoding="utf-8")
-    RESULTS.write_text(json.dumps([_entry(fit) for fit in fits], indent=1) + "\n", encoding="utf-8")
+    """The results of all groups, those not fitted now as they were; and a file a chip of the curves that machines
+    use, made of these."""
+    before = {e["group"]: e for e in json.loads(RESULTS.read_text(encoding="utf-8"))} if RESULTS.exists() else {}
+    known = {**before, **{fit.group.name: _entry(fit) for fit in fits}}
+    entries = [known[group.name] for group in groups() if group.name in known]
+    RESULTS.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    for chip in sorted({entry["chip"] for entry in entries}):
+        text = curve_file(chip, [e for e in entries if e["chip"] == chip and e["used"]])
+        (FITS / f"{chip}.toml").write_text(text, encoding="utf-8")
 
 
-def _joined(fits: Sequence[Fitted]) -> dict[tuple[str, str | None], dict[str, Any]]:
-    """By curve: a second table of one curve (several hosts) adds its parameters to those of the first."""
-    joined: dict[tuple[str, str | None], dict[str, Any]] = {}
-    for fit in fits:
-        entry = joined.setdefault(fit.path, {"fit": fit, "values": {}, "sources": []})
-        entry["values"] |= fit.values
-        entry["sources"].append(fit.group.source)
-    return joined
-
-
-def _file(chip: str, curves: dict[tuple[str, str | None], dict[str, Any]]) -> str:
+def curve_file(chip: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """The curves of a chip as TOML. A second table of one curve (several hosts) adds its parameters to the first's."""
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        curves.setdefault(".".join(filter(None, (entry["curve"], entry["rate"]))), []).append(entry)
     lines = [
         f"# Curves of {chip}, fitted to public tables by `python -m experiments.refit --write`: do not edit.",
         "# Errors are fractions: medians of |predicted / measured - 1|; `spread` holds 80 % of those held out.",
-        f"# Fitted on {datetime.date.today().isoformat()}.",
     ]
-    for (owner, rate), entry in curves.items():
-        q = entry["fit"].quality
-        name = owner if rate is None else f"{owner}.{rate}"
-        lines += ["", f"[{name}]", f'source = "{", ".join(dict.fromkeys(entry["sources"]))}"', f"rows = {q.rows}"]
-        lines += [f"left_out = {sum(entry['fit'].group.flagged.values())}", f"median = {q.median:.3f}"]
-        lines += [f"held_out = {q.held_out:.3f}", f"largest_tenth = {_nan(q.extrapolated)}", f"[{name}.values]"]
-        values = {**entry["values"], "spread": q.held_out_p80}
+    for name, (first, *others) in curves.items():
+        sources = ", ".join(dict.fromkeys(entry["source"] for entry in (first, *others)))
+        beyond = "nan" if first["extrapolated"] is None else first["extrapolated"]
+        values = {**first["values"], "spread": first["held_out_p80"]}
+        for other in others:
+            values |= other["values"]
+        lines += ["", f"[{name}]", f'source = "{sources}"', f'date = "{first["date"]}"', f"rows = {int(first['rows'])}"]
+        lines += [f"left_out = {sum(first['left_out'].values())}", f"median = {first['median']}"]
+        lines += [f"held_out = {first['held_out']}", f"largest_tenth = {beyond}", f"[{name}.values]"]
         lines += [f"{what} = {value:.{_DIGITS}g}" for what, value in sorted(values.items())]
     return "\n".join(lines) + "\n"
-
-
-def _nan(value: float) -> str:
-    return "nan" if value != value else f"{value:.3f}"
 
 
 def _entry(fit: Fitted) -> dict[str, Any]:
     group, q = fit.group, fit.quality._asdict()
     figures = {name: None if value != value else round(float(value), _DIGITS) for name, value in q.items()}
     named = {"group": group.name, "chip": group.chip, "curve": group.family, "rate": group.rate, "used": group.used}
-    return {**named, **figures, "left_out": dict(group.flagged), "values": dict(fit.values), "source": group.source}
+    found = {"left_out": dict(group.flagged), "values": dict(fit.values), "source": group.source}
+    return {**named, "date": datetime.date.today().isoformat(), **figures, **found}
 
 
 if __name__ == "__main__":

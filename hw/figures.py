@@ -68,7 +68,7 @@ def read_chip(name: str) -> dict[str, Figure]:
 
 def read_curves(name: str) -> dict[str, Figure]:
     """Efficiencies and latencies of a chip's kernels, by path (`gemm.latency.fp8`), with those it inherits."""
-    own, inherits = _read(CURVES / f"{name}.toml", Provenance.ASSUMED)
+    own, inherits, like = _read(CURVES / f"{name}.toml", Provenance.ASSUMED)
     if inherits is None:
         return own
     own_chip = inherits in (_FALLBACK, chip_of(name))
@@ -77,14 +77,36 @@ def read_curves(name: str) -> dict[str, Figure]:
     }
     fits = FITS / f"{name}.toml"
     fitted = _at_every_rate(read_fits(fits), read_chip(name)) if fits.exists() else {}
-    return over(over(nearest, fitted), own)
+    below = over(nearest, fitted)
+    return over(over(below, _likened(below, like, read_chip(chip_of(name)))), own)
 
 
-def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Fits by rate with the rates that have no table: as at the nearest that has one, slower ones first.
+def _likened(below: Mapping[str, Figure], like: Mapping[str, str], chip: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Curves that a file says are like another's: `"grouped_gemm.fp4" = "grouped_gemm_packed.fp8"`."""
+    found = {}
+    for ours, theirs in like.items():
+        (owner, rate), (other, shown) = ours.split("."), theirs.split(".")
+        for path, figure in below.items():
+            if path.startswith(f"{other}.") and path.endswith(f".{shown}"):
+                what = path.split(".")[1]
+                found[f"{owner}.{what}.{rate}"] = _as_at(figure, what, theirs, shown, rate, chip)
+    return found
+
+
+def _as_at(figure: Figure, what: str, of: str, shown: str, rate: str, chip: Mapping[str, Figure]) -> Figure:
+    """A figure that is known at one rate, taken to hold at another.
 
     A kernel that no table shows at a faster rate is taken to compute no faster than the one shown.
     """
+    share = 1.0
+    if what == "flops_efficiency":
+        share = min(1.0, chip[f"peak.{shown}"].value / chip[f"peak.{rate}"].value)
+    source = f"as {of}, no table at {rate}: {figure.source}"
+    return replace(figure, value=figure.value * share, source=source, provenance=Provenance.ASSUMED)
+
+
+def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Fits by rate with the rates that have no table: as at the nearest that has one, slower ones first."""
     filled = dict(fits)
     stems = {path.rsplit(".", 1)[0] for path in fits if path.rsplit(".", 1)[1] in _NEAREST}
     for stem in stems:
@@ -93,13 +115,7 @@ def _at_every_rate(fits: Mapping[str, Figure], chip: Mapping[str, Figure]) -> di
             if shown is None or shown == rate:
                 continue
             figure = fits[f"{stem}.{shown}"]
-            share = 1.0
-            if stem.endswith("flops_efficiency"):
-                share = min(1.0, chip[f"peak.{shown}"].value / chip[f"peak.{rate}"].value)
-            source = f"as {shown}, no table at {rate}: {figure.source}"
-            filled[f"{stem}.{rate}"] = replace(
-                figure, value=figure.value * share, source=source, provenance=Provenance.ASSUMED
-            )
+            filled[f"{stem}.{rate}"] = _as_at(figure, stem.split(".")[1], shown, shown, rate, chip)
     return filled
 
 
@@ -140,12 +156,13 @@ def _borrowed(figure: Figure, chip: str) -> Figure:
     return replace(figure, provenance=Provenance.ASSUMED, source=f"from {chip}: {figure.source}")
 
 
-def _read(path: pathlib.Path, default: Provenance) -> tuple[dict[str, Figure], str | None]:
+def _read(path: pathlib.Path, default: Provenance) -> tuple[dict[str, Figure], str | None, dict[str, str]]:
+    """Figures of a file, what it inherits, and which of its curves are like others."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
-    inherits = document.pop("inherits", None)
+    inherits, like = document.pop("inherits", None), document.pop("like", {})
     sources = document.pop("sources", {})
     figures = dict(flattened(document, "", sources, default, path.name))
-    return figures, inherits
+    return figures, inherits, like
 
 
 def flattened(

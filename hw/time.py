@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from hw.arithmetic import Arithmetic
 from hw.compat import in_x64
-from hw.machine import CollectiveCurves, Machine
+from hw.machine import CollectiveCurves, FamilyCurves, Machine
 from hw.work import COLLECTIVES, FAMILIES, RATES, Collective, CollectiveKind, Work, sent_bytes
 
 # Added to the parts of a sum of powers and taken off again: all may be 0, where it has no slope.
@@ -55,7 +55,7 @@ def compute_terms(ar: Arithmetic, machine: Machine, work: Work) -> ComputeTerms:
     dependent steps follow each other (`step_latency`, or the start of their CTAs where that takes longer). Where
     `waves` is 1, the tensor cores take whole waves of CTAs.
     """
-    c = _of_op(machine, work)
+    c, peak = _of_op(machine, work)
     tiles, padding = _tiles(ar, c, work)
     load = (work.ctas + tiles * work.columns / _TILE_COLUMNS) / machine.sms
     stretch = 1.0 + c.waves * jnp.where(load > 0, ar.ceil(load) / jnp.where(load > 0, load, 1.0) - 1.0, 0.0)
@@ -67,7 +67,7 @@ def compute_terms(ar: Arithmetic, machine: Machine, work: Work) -> ComputeTerms:
     return ComputeTerms(
         latency=present * (c.latency + alone + merged + copied),
         memory=work.bytes / (machine.hbm_bandwidth * c.bandwidth_efficiency),
-        compute=stretch * padding * work.flops / (c.peak * c.flops_efficiency),
+        compute=stretch * padding * work.flops / (peak * c.flops_efficiency),
         chain=work.steps * ar.maximum(c.step_latency, jnp.where(work.steps > 0, started, 0.0)),
     )
 
@@ -79,34 +79,18 @@ def compute_seconds(ar: Arithmetic, machine: Machine, work: Work) -> Float[Array
     An op without work (0 FLOPs, 0 bytes) costs nothing, not even its latency.
     """
     terms = compute_terms(ar, machine, work)
-    together = _joined(jnp.stack(terms[1:]), _of_op(machine, work).sharpness)
+    together = _joined(jnp.stack(terms[1:]), _of_op(machine, work)[0].sharpness[None])
     return terms.latency + jnp.where(terms.memory + terms.compute > 0, together, 0.0)
 
 
-class _OpCurves(NamedTuple):
+def _of_op(machine: Machine, work: Work) -> tuple[FamilyCurves, Float[Array, "ops"]]:
     """The curve of each op's family and rate, and the peak of its rate."""
-
-    bandwidth_efficiency: Array
-    flops_efficiency: Array
-    latency: Array
-    cta_latency: Array
-    split_latency: Array
-    step_latency: Array
-    copy_bytes: Array
-    tile_rows: Array
-    waves: Array
-    sharpness: Array
-    peak: Array
-
-
-def _of_op(machine: Machine, work: Work) -> _OpCurves:
     family = np.array([FAMILIES.index(f) for f in work.family], dtype=int)
     rate = np.array([RATES.index(r) for r in work.rate], dtype=int)
-    columns = {name: getattr(machine.curves, name)[family, rate] for name in _OpCurves._fields[:-1]}
-    return _OpCurves(**columns, peak=machine.peak[rate])
+    return jax.tree.map(lambda column: column[family, rate], machine.curves), machine.peak[rate]
 
 
-def _tiles(ar: Arithmetic, c: _OpCurves, work: Work) -> tuple[Array, Array]:
+def _tiles(ar: Arithmetic, c: FamilyCurves, work: Work) -> tuple[Array, Array]:
     """Row tiles of a grouped GEMM, and rows with the padding over rows.
 
     The tile is the power of two below the rows that the engine plans for, from 8 to `tile_rows`; a group of mean m
@@ -160,7 +144,8 @@ def collective_terms(ar: Arithmetic, machine: Machine, collective: Collective) -
 
 
 def collective_seconds(ar: Arithmetic, machine: Machine, collective: Collective) -> Float[Array, "collectives"]:
-    """Seconds of each collective: its fixed part, plus the slower of link and NIC (their sum for sequential copies).
+    """Seconds of each collective: its fixed part, plus the slowest of link, NIC and the kernel's rows, softly (for
+    sequential copies the sum of link and NIC).
 
     A group of one rank and an empty payload cost nothing.
     """
@@ -177,9 +162,11 @@ def _fastest(machine: Machine, c: CollectiveCurves, collective: Collective, link
     buffer to every peer. The knee between two protocols is as soft as measured ones are.
     """
     reduces = np.array([k is CollectiveKind.ALL_REDUCE for k in collective.kind])
-    rings = np.array([float(k in _RINGS or k is CollectiveKind.ALL_TO_ALL) for k in collective.kind])
-    own = link + c.home * rings * jnp.where(reduces, 2.0, 1.0) * collective.payload / n * jnp.minimum(n - 1.0, 1.0)
-    at_once = jnp.where(reduces, (n - 1.0) * link * n / (2.0 * jnp.maximum(n - 1.0, 1.0)), link)
+    copies_home = np.array([float(k in _RINGS or k is CollectiveKind.ALL_TO_ALL) for k in collective.kind])
+    own = link + c.home * copies_home * jnp.where(reduces, 2.0, 1.0) * collective.payload / n * jnp.minimum(
+        n - 1.0, 1.0
+    )
+    at_once = jnp.where(reduces, link * n / 2.0, link)  # of 2 (n - 1) / n of the buffer: n - 1 buffers
     bandwidth = machine.link_bandwidth
     bulk_start = c.middle_latency + c.bulk_latency
     filled = _joined(jnp.stack([c.fill_latency * (n - 1.0), own / (bandwidth * c.link_efficiency)]), _OVERLAP)
@@ -209,9 +196,8 @@ def _by_engine(collective: Collective) -> np.ndarray:
     return np.array([k is CollectiveKind.COPY_GATHER for k in collective.kind])
 
 
-def _joined(parts: Float[Array, "parts ops"], sharpness: ArrayLike) -> Float[Array, "ops"]:
+def _joined(parts: Float[Array, "parts ops"], sharpness: int | Float[Array, "1 ops"]) -> Float[Array, "ops"]:
     """(a^p + b^p + ...)^(1/p): the longest part as p grows, their sum at 1. All may be 0, where a root has no slope."""
-    longest = jnp.max(parts, axis=0) + _FLOOR
-    exponent = jnp.broadcast_to(jnp.asarray(sharpness, dtype=parts.dtype), longest.shape)
-    powers = ((parts + _FLOOR) / longest[None]) ** exponent[None]
-    return longest * jnp.sum(powers, axis=0) ** (1.0 / exponent) - _FLOOR
+    longest = jnp.max(parts, axis=0, keepdims=True) + _FLOOR
+    powers = jnp.sum(((parts + _FLOOR) / longest) ** sharpness, axis=0, keepdims=True)
+    return (longest * powers ** (1.0 / sharpness))[0] - _FLOOR

@@ -11,6 +11,7 @@ import numpy as np
 from experiments.op_curves.columns import Column, evaluate, named, numbers, read, shapes
 from experiments.op_curves.rows import Group
 from hw.arithmetic import Exact
+from hw.figures import read_chip
 from layouts.dsa.shape import Indexer
 from layouts.dsa.work import decode_scores, prefill_scores
 from layouts.gqa import work as gqa_work
@@ -23,8 +24,6 @@ from layouts.tensor import FORMATS, Precision
 
 # A split takes at least this many KV tokens. Of 128 and 256, the one that predicts held-out rows better.
 SPLIT_TOKENS = 256
-# SMs that the published split rule divides, by chip of a table (data sheets)
-_SMS = {"b200": 148, "h200": 132, "h800": 132}
 _TOPK = 2048
 
 _GQA_HEADS = ((16, 2), (32, 2), (64, 2), (128, 2), (256, 2), (32, 4), (32, 8))  # query heads, KV heads
@@ -83,7 +82,7 @@ def _served_mla() -> list[Group]:
             reason = "fp8 KV on H200: the software of the table falls back, four times slower than bf16"
             dropped = sum(r["system"] == system and r["kv_cache_dtype"] == "fp8" for r in table)
             flagged = {reason: dropped} if chip == "h200" else {}
-            work = _mla_decode(_SMS[chip], form, heads, requests, tokens)
+            work = _mla_decode(_sms(chip), form, heads, requests, tokens)
             seconds, name = numbers(rows, "latency") * 1e-3, f"mla_decode {chip} {form}"
             problem = (heads, requests, tokens)
             kept.append(_group(name, chip, "attention", form, work, seconds, problem, _AIC, flagged))
@@ -94,7 +93,7 @@ def _h800_mla() -> Group:
     name = "mla__decode__h800__128-512-64"
     rows = read(name)
     requests, tokens = numbers(rows, "batch_size"), numbers(rows, "kv_len")
-    work = _mla_decode(_SMS["h800"], "bf16", np.full(len(rows), 128.0), requests, tokens)
+    work = _mla_decode(_sms("h800"), "bf16", np.full(len(rows), 128.0), requests, tokens)
     seconds = numbers(rows, "latency_us") * 1e-6
     return _group("mla_decode h800 bf16", "h800", "attention", "bf16", work, seconds, (requests, tokens), name)
 
@@ -112,6 +111,11 @@ def _mla_decode(sms: int, form: str, heads: Column, requests: Column, tokens: Co
     split = splits(sms, requests, tiles, tokens)
     cache = requests * tokens * float(mla(1).kv_bytes(form).evaluate({}))
     return {**work, "ctas": 2.0 * requests * tiles * split, "splits": split, "resident": cache}
+
+
+def _sms(chip: str) -> int:
+    """SMs that the published split rule divides."""
+    return int(read_chip(chip)["sms"].value)
 
 
 def _priced(op: Op, values: Mapping[str, Column | float]) -> dict[str, Column]:

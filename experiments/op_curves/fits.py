@@ -13,6 +13,7 @@ from experiments.op_curves.forms import EXCHANGES, FIXED, HOSTS, KERNELS
 from experiments.op_curves.rows import Group
 from hw.arithmetic import Exact
 from hw.compat import in_x64
+from hw.figures import read_chip
 from hw.fitting import Free, Predict, Quality, fit
 from hw.machine import Machine, load_machine
 from hw.time import collective_seconds, compute_seconds
@@ -30,8 +31,6 @@ from hw.work import (
 )
 
 _WARM: Final = ("cache", "reuse")
-# L2 of a GPU by the width of its SM array: Hopper has 50 MB, Blackwell 126 MB (datasheets)
-_L2_BYTES: Final = {132: 50e6, 148: 126e6, 152: 126e6}
 _CLIFF: Final = 8.0  # exponent with which a working set leaves the cache
 
 
@@ -89,12 +88,12 @@ def _kernel(machine: Machine, group: Group, fixed: Mapping[str, float]) -> Predi
     f = {name: jnp.asarray(column) for name, column in group.features.items()}
     count = len(group.seconds)
     launches = f.get("launches", jnp.ones(count))
-    resident, cache = f.get("resident", jnp.zeros(count)), _L2_BYTES[int(machine.sms)]
+    resident, l2 = f.get("resident", jnp.zeros(count)), read_chip(group.chip)["l2_bytes"].value
 
     def predict(values: Mapping[str, Array]) -> Array:
         own = {name: value for name, value in {**fixed, **values}.items() if name not in _WARM}
         tuned = _tuned(machine, "curves", own, place)
-        hit = 1.0 / (1.0 + (resident / (values.get("cache", jnp.ones(())) * cache)) ** _CLIFF)
+        hit = 1.0 / (1.0 + (resident / (values.get("cache", jnp.ones(())) * l2)) ** _CLIFF)
         spared = values.get("reuse", jnp.zeros(())) * hit * resident
         shapes = {name: f[name] for name in SHAPES if name in f}
         work = Work.of([family] * count, [rate] * count, f["flops"], f["bytes"] - spared, **shapes)

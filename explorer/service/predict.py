@@ -13,7 +13,7 @@ from explorer.fidelity.runs import Interval, Pool, Run
 from explorer.request import Phase
 from explorer.service.engine import Engine, engine_for
 from explorer.service.pools import Priced, Refused, priced, question
-from explorer.service.queue import Clients, Latency, decode_step, latency, prefill_step
+from explorer.service.queue import Clients, Latency, decode_step, full_chunk, latency, prefill_step
 from explorer.service.steps import Steps
 from hw.compat import in_x64
 
@@ -141,18 +141,13 @@ def _decode_rate(found: Served, decode: Steps, prefill: Steps) -> float:
 
 
 def _prompt_step(found: Served, decode: Steps, prefill: Steps) -> float:
-    return float(prefill_step(found.engine, prefill, _chunk(found)))
+    return float(prefill_step(found.engine, prefill, float(full_chunk(found.engine, found.prefill.groups))))
 
 
 def _prompt_rate(found: Served, decode: Steps, prefill: Steps) -> float:
     """Prompt tokens a second and GPU of full chunks, one in each pipeline stage."""
-    tokens = _chunk(found) * found.prefill.stages
+    tokens = float(full_chunk(found.engine, found.prefill.groups)) * found.prefill.stages
     return tokens / _prompt_step(found, decode, prefill) / found.prefill.gpus
-
-
-def _chunk(found: Served) -> float:
-    engine = found.engine
-    return float(engine.chunk * (found.prefill.groups if engine.chunk_by_group else 1))
 
 
 def _gpus(found: Served) -> float:

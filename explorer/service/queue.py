@@ -31,7 +31,8 @@ class Clients(eqx.Module):
     """Who asks: requests in flight, mean tokens of a prompt and of an answer, tokens accepted a step (1: no drafts).
 
     `spread`: how far lengths lie apart, (longest - shortest) / mean of a uniform draw. `rounds`: requests that each
-    client sends, one after the other; all send their first at once.
+    client sends, one after the other; all send their first at once. Public benchmarks send ten times their concurrency
+    (InferenceMAX, README).
     """
 
     requests: Float[ArrayLike, ""]
@@ -192,18 +193,18 @@ def _alone(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, 
     """Seconds of a prompt that nothing competes with: it fills chunks of its own group, the other groups idle. Its
     chunks follow each other through the stages."""
     tokens = jnp.asarray(clients.input_tokens, dtype=float)
-    chunk = jnp.minimum(tokens, _chunk(engine, groups) / groups)
+    chunk = jnp.minimum(tokens, full_chunk(engine, groups) / groups)
     return prefill_step(engine, prefill, chunk * groups) * (1.0 + (tokens / chunk - 1.0) / stages)
 
 
 def _filled(engine: Engine, clients: Clients, prefill: Steps, groups: ArrayLike, waiting: ArrayLike) -> Scalar:
     """Seconds of a prompt whose chunks are filled up by those of others that wait."""
     tokens = jnp.asarray(clients.input_tokens, dtype=float)
-    chunk = jnp.minimum(tokens * waiting, _chunk(engine, groups))
+    chunk = jnp.minimum(tokens * waiting, full_chunk(engine, groups))
     return prefill_step(engine, prefill, chunk) * tokens / chunk
 
 
-def _chunk(engine: Engine, groups: ArrayLike) -> Scalar:
+def full_chunk(engine: Engine, groups: ArrayLike) -> Scalar:
     """Tokens of a full prefill step of the instance."""
     return engine.chunk * (jnp.asarray(groups, dtype=float) if engine.chunk_by_group else jnp.ones(()))
 

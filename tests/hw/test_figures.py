@@ -40,6 +40,7 @@ def entries(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 def test_every_number_has_a_value_a_unit_and_a_source(file: pathlib.Path) -> None:
     document = tomllib.loads(file.read_text(encoding="utf-8"))
     document.pop("inherits", None)
+    document.pop("like", None)
     sources = document.pop("sources", {})
     used = set()
     for path, entry in entries(document):
