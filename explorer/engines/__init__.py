@@ -1,0 +1,1 @@
+"""The serving engines' language: their commands, logs, benchmarks and flags, read and written."""
