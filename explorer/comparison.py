@@ -81,7 +81,7 @@ class Comparison:
 
 def compare(request: Request, a: Layout, b: Layout) -> Comparison:
     """Compare two valid layouts of one request."""
-    tables = Tables(request.model, request.prefill)
+    tables = Tables(request.model, request.prefill, request.holding)
     sides = tuple(_Side(request, layout, tables) for layout in (a, b))
     rows = (*_by_matter(*sides), *_moved(*sides), *_time(*sides), *_memory(*sides))
     return Comparison(request, a, b, rows)

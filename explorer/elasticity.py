@@ -99,7 +99,7 @@ class Sensitivity:
 
 def sensitivity(request: Request, layout: Layout, tables: Tables | None = None) -> Sensitivity:
     """Elasticities of a valid layout's step."""
-    found, slopes = gradient(request, layout, tables or Tables(request.model, request.prefill))
+    found, slopes = gradient(request, layout, tables or Tables(request.model, request.prefill, request.holding))
     rows = [*_hardware(found, slopes), *_load(found, slopes)]
     return Sensitivity(request, layout, found.step, tuple(sorted(rows, key=lambda row: -abs(row.elasticity))))
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from explorer.residents.budget import Budget, Memory, MemoryTable, memory
+from explorer.residents.line import AS_PUBLISHED, Holding
 from explorer.schedule import Schedule
 from explorer.step import StepTable
 from hw.arithmetic import Arithmetic, Exact
@@ -54,10 +55,10 @@ class Tables(eqx.Module):
     kind_of_layer: tuple[int, ...] = eqx.field(static=True)
     stages: Float[np.ndarray, "stages 2"]
 
-    def __init__(self, model: Model, prefill: bool = False):
+    def __init__(self, model: Model, prefill: bool = False, holding: Holding = AS_PUBLISHED):
         blocks = step_blocks(model, prefill)
         self.step = StepTable(blocks)
-        self.memory = MemoryTable(model, blocks, prefill)
+        self.memory = MemoryTable(model, blocks, prefill, holding)
         self.traits = traits_of(model)
         self.kind_of_layer = model.kind_of_layer
         self.stages = heaviest_stages(model)

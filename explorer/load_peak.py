@@ -20,7 +20,7 @@ class Loading:
     """Bytes that a GPU holds above its resident weights at the end of loading, by cause; all go afterwards.
 
     `whole`: rows of sharded weights that other ranks will keep; `temporaries`: of requantising the largest weight;
-    `absorbed`: projections of the checkpoint that live on in another form.
+    `absorbed`: projections of the checkpoint that live on in another form and are released.
     """
 
     whole: int
@@ -42,7 +42,7 @@ def loading(model: Model, values: Numbers) -> Loading:
     absorbed = sum(
         ceil(values[f"layers_{k}"] * layer.attention.kv_b.payload(model.precision).evaluate(values))
         for k, layer in enumerate(model.kinds)
-        if isinstance(layer.attention, MLA)
+        if isinstance(layer.attention, MLA) and model.defaults.get("kv_b_released", False)
     )
     return Loading(peak.whole, peak.temporaries, absorbed)
 

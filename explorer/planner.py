@@ -165,7 +165,7 @@ def plan(request: Request, progress: Progress = _silent) -> Plan:
     Deterministic in the request's seed. Raises InfeasibleError where no valid layout holds the load within the limits.
     """
     started = time.perf_counter()
-    tables, goal = Tables(request.model, request.prefill), goal_of(request)
+    tables, goal = Tables(request.model, request.prefill, request.holding), goal_of(request)
     progress("descending from random starts, and enumerating the space", 0.05)
     with ThreadPoolExecutor(1) as beside:  # the two know nothing of each other, and compile on a core each
         enumerating = beside.submit(_everything, request, tables, goal)

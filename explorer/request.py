@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from explorer.evaluate import Case
 from explorer.residents.budget import Budget
+from explorer.residents.line import AS_PUBLISHED, Holding
 from hw.compat import in_x64
 from hw.errors import MeshwrightError
 from hw.machine import Machine, load_machine
@@ -56,7 +57,7 @@ class Objective(StrEnum):
 @dataclass(frozen=True)
 class Request:
     """A question that can be answered. Times in seconds; None where an option was left to the planner. `overlap`:
-    whether the engine runs the shared expert under the combine."""
+    whether the engine runs the shared expert under the combine; `holding`: what it keeps beside the model."""
 
     model: Model
     machine: Machine
@@ -76,6 +77,7 @@ class Request:
     seed: int
     graphs: Float[np.ndarray, " sizes"] = field(repr=False)
     overlap: bool = False
+    holding: Holding = AS_PUBLISHED
 
     @property
     def prefill(self) -> bool:

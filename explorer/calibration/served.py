@@ -228,7 +228,7 @@ def _observed(
 
 
 def _phases(request: Request, layout: Layout, loads: np.ndarray, contexts: np.ndarray) -> Phases:
-    tables, cut, case = Tables(request.model, request.prefill), cut_of(layout), request.case()
+    tables, cut, case = Tables(request.model, request.prefill, request.holding), cut_of(layout), request.case()
     at = [steps(request, layout, loads, context, tables) for context in contexts]
     launches, running = (np.stack([np.asarray(getattr(s, what)) for s in at]) for what in ("launches", "running"))
     values = jax.device_get(_values(case, tables, cut, loads, contexts))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from explorer.residents.line import Group, Line
+from explorer.residents.line import AS_PUBLISHED, Group, Holding, Line
 from explorer.residents.lines import fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Arithmetic
 from hw.machine import Machine
@@ -76,8 +76,8 @@ class MemoryTable(eqx.Module):
     staging: Lowered
     slot_bytes: Lowered
 
-    def __init__(self, model: Model, step: StepBlocks, prefill: bool = False):
-        self.lines = fixed_lines(model, prefill)
+    def __init__(self, model: Model, step: StepBlocks, prefill: bool = False, holding: Holding = AS_PUBLISHED):
+        self.lines = fixed_lines(model, prefill, holding)
         self.lowered = Lowered([line.size for line in self.lines])
         drafted = dict.fromkeys(step.blocks[step.sequence[i]].staging for i in step.draft)
         kinds = [block.staging for block in step.blocks[1 : 1 + len(model.kinds)]]

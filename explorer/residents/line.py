@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from layouts.expression import Expr
 
@@ -15,6 +16,22 @@ class Group(StrEnum):
     STATE = "state"  # pools sized by request slots
     KV = "kv"  # the pool that takes what is left
     RESERVE = "reserve"  # inside (1 - mem_fraction)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What an engine keeps beside the model as published.
+
+    `redundant_experts`: second copies of routed experts, over all ranks of a layer. `whole_embedding`: the embedding is
+    cut over the attention group even where the head is cut over more ranks (SGLang with DP attention and without
+    `--enable-dp-lm-head`).
+    """
+
+    redundant_experts: int = 0
+    whole_embedding: bool = False
+
+
+AS_PUBLISHED: Final = Holding()
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ memory fraction leaves, so they are never added to it.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from explorer.residents import estimates
-from explorer.residents.line import Group, Line
+from explorer.residents.line import AS_PUBLISHED, Group, Holding, Line
 from layouts.dsa.shape import Indexer
-from layouts.expression import ZERO, Expr, total
+from layouts.expression import ONE, ZERO, Expr, total
 from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
@@ -19,10 +20,12 @@ from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.serving.buffers import deepep_buffer_bytes, request_table_bytes, slot_map_bytes
 from layouts.symbols import (
+    ATTN_TP,
     BY_ALL_TO_ALL,
     DCP,
     DISPATCH_TOKENS,
     DRAFT_WINDOW,
+    EP,
     GLOBAL_KV_TOKENS,
     ONE_STAGE,
     PP,
@@ -30,6 +33,7 @@ from layouts.symbols import (
     REQUESTS,
     SLOTS,
     VERIFY_COPIES,
+    VOCAB_TP,
     WINDOW_HELD,
     layers_of,
     sharded_layers_of,
@@ -39,13 +43,14 @@ from layouts.tensor import COMPONENTS, Precision, Tensor
 _RING: Final = 16  # tokens of a ReplaySSM ring (SGLang `--linear-replayssm-cache-len`)
 
 
-def fixed_lines(model: Model, prefill: bool = False) -> tuple[Line, ...]:
+def fixed_lines(model: Model, prefill: bool = False, holding: Holding = AS_PUBLISHED) -> tuple[Line, ...]:
     """Every line but the KV pool and the staging buffers; `explorer.residents.budget` adds those two."""
     return (
         estimates.process_groups(),
         *_weight_lines(model),
+        *_copies(model, holding),
         *_state_lines(model),
-        *_reserve_lines(model, prefill),
+        *_reserve_lines(model, prefill, holding.redundant_experts),
     )
 
 
@@ -97,6 +102,29 @@ def _weight_lines(model: Model) -> tuple[Line, ...]:
     return tuple(lines)
 
 
+def _copies(model: Model, holding: Holding) -> Iterable[Line]:
+    """What the engine keeps twice. w_kc and w_vc are made of kv_b_proj, which stays: prefill multiplies with it whole
+    (SGLang 0.5.23 `post_load_weights`, vLLM 0.33.0 `process_weights_after_loading`); some builds release it."""
+    halved = [(layers_of(k), la.attention.kv_b) for k, la in enumerate(model.kinds) if isinstance(la.attention, MLA)]
+    if halved and not model.defaults.get("kv_b_released", False):
+        kept = total(layers * kv_b.resident(model.precision) for layers, kv_b in halved)
+        yield Line("weights: kv_b beside its halves", Group.WEIGHTS, kept, "shapes of the config; engines keep both")
+    if holding.redundant_experts:
+        more = Expr.of(holding.redundant_experts) / EP
+        experts = total(
+            layers_of(k) * replace(t, copies=more).resident(model.precision)
+            for k, layer in enumerate(model.kinds)
+            for t in layer.tensors()
+            if t.copies != ONE
+        )
+        yield Line("weights: redundant experts", Group.WEIGHTS, experts, "shapes of the config, redundant experts / ep")
+    if holding.whole_embedding and not model.tied:
+        embed = replace(model.vocabulary()[0], cut=ONE).resident(model.precision)
+        more = (embed / ATTN_TP + embed / VOCAB_TP * -1) * ONE_STAGE
+        source = "whole in every attention group, the head is cut further"
+        yield Line("weights: embedding copies", Group.WEIGHTS, more, source)
+
+
 def _resident(tensor: Tensor, precision: Precision, layers: Expr, sharded: Expr) -> Expr:
     """A tensor of one kind of layer over all its layers: whole in some, one part of its rows in the others."""
     whole = tensor.payload(precision)
@@ -128,7 +156,7 @@ def _state_lines(model: Model) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _reserve_lines(model: Model, prefill: bool) -> tuple[Line, ...]:
+def _reserve_lines(model: Model, prefill: bool, redundant: int) -> tuple[Line, ...]:
     """What is allocated after the pools: tables and buffers by rule, graphs and workspaces by estimate."""
     lines = [
         Line(
@@ -138,7 +166,7 @@ def _reserve_lines(model: Model, prefill: bool) -> tuple[Line, ...]:
             "one int32 a slot and position",
         ),
         *_named("replicated Q projections", _replicated_queries(model), "all heads of the DCP group, whole copies"),
-        *_named("DeepEP buffer", _deepep(model, prefill), "DeepEP low-latency layout, send and receive, two halves"),
+        *_named("DeepEP buffer", _deepep(model, prefill, redundant), "DeepEP low-latency layout, two halves"),
     ]
     if model.draft is not None and model.draft.kv == "window":
         lines.append(
@@ -162,10 +190,10 @@ def _replicated_queries(model: Model) -> Expr:
     return total(copied)
 
 
-def _deepep(model: Model, prefill: bool) -> Expr:
+def _deepep(model: Model, prefill: bool, redundant: int) -> Expr:
     moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoE)]
     if not moes or prefill:
         return ZERO
     # a row is sent in whole scale groups of 128 values
-    width, experts = -(-moes[0].width // 128) * 128, moes[0].experts
+    width, experts = -(-moes[0].width // 128) * 128, moes[0].experts + redundant
     return deepep_buffer_bytes(DISPATCH_TOKENS, width, experts) * BY_ALL_TO_ALL

@@ -66,7 +66,7 @@ def steps(
     `contexts`: mean tokens of a request, one a load or one for all. `tables` may be handed in where several questions
     share a model.
     """
-    tables = tables or Tables(request.model, request.prefill)
+    tables = tables or Tables(request.model, request.prefill, request.holding)
     loads = np.asarray(loads, np.float64)
     lengths = np.array(np.broadcast_to(np.asarray(contexts, np.float64), loads.shape))
     found = jax.device_get(_steps(request.case(), tables, cut_of(layout), loads, lengths))

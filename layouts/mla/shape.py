@@ -59,7 +59,7 @@ class MLA:
 
     @property
     def kv_b(self) -> Tensor:
-        """kv_b_proj as the checkpoint holds it: resident only while loading, until w_kc and w_vc are made of it."""
+        """kv_b_proj as the checkpoint holds it: w_kc and w_vc are made of it."""
         return Tensor("kv_b_proj", self.heads * (self.nope + self.v), self.kv_lora, "attention", None, ATTN_TP)
 
     def tensors(self) -> tuple[Tensor, ...]:
