@@ -1,0 +1,216 @@
+"""The words after an engine's program: flags and their values, as its parser takes them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from explorer.engines.command.launch import EngineName, Value
+from explorer.engines.command.values import WrongValue, is_value, value
+from explorer.engines.flags import Flag, Renamed, table
+
+_MODEL: Final = {EngineName.SGLANG: "model_path", EngineName.VLLM: "model"}
+_AMBIGUOUS: Final = 4
+
+
+@dataclass
+class Arguments:
+    """What was read so far."""
+
+    engine: EngineName
+    values: dict[str, Value] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    replaced: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str | None:
+        """The model that is served, as written."""
+        given = self.values.get(_MODEL[self.engine])
+        return given if isinstance(given, str) else None
+
+
+def read_arguments(engine: EngineName, words: Sequence[str]) -> Arguments:
+    """Flags and values of the words after a program. Nothing raises: what cannot be read is named."""
+    return _Reader(engine, words).read()
+
+
+class _Reader:
+    """One pass over the words of a launch."""
+
+    def __init__(self, engine: EngineName, words: Sequence[str]) -> None:
+        self._words = words
+        self._at = 0
+        self._table = table(engine)
+        self._engine = engine
+        self._made = Arguments(engine)
+
+    def read(self) -> Arguments:
+        """Read to the end."""
+        if self._words and is_value(self._words[0]):
+            self._made.values[_MODEL[self._engine]] = self._words[0]
+            self._at = 1
+        while self._at < len(self._words):
+            word = self._words[self._at]
+            self._at += 1
+            if is_value(word):
+                self._note(f"{_short(word)!r} belongs to no flag")
+            elif word != "--":
+                self._flag(word)
+        return self._made
+
+    def _flag(self, word: str) -> None:
+        spelling, written = _parted(word)
+        if self._engine is EngineName.VLLM:
+            short = _optimization(spelling, written)
+            spelling, written = short if short else (_dashed(spelling), written)
+            head, dot, path = spelling.partition(".")
+            if dot and spelling.startswith("-"):
+                self._dotted(word, head, path, written)
+                return
+        renamed = self._table.renamed.get(spelling)
+        if renamed is not None:
+            self._renamed(renamed, spelling, written)
+            return
+        found = self._find(spelling, word)
+        if found is not None:
+            self._take(*found, spelling, written)
+
+    def _find(self, spelling: str, word: str) -> tuple[Flag, bool] | None:
+        """The flag of a spelling, or of the one spelling that begins with it."""
+        known = self._table.spellings
+        if spelling in known:
+            return known[spelling]
+        begun = self._table.beginning(spelling) if spelling.startswith("--") and len(spelling) > 2 else ()
+        if len({known[each] for each in begun}) == 1:
+            return known[begun[0]]
+        self._unknown(spelling, begun)
+        self._pass_values()
+        return None
+
+    def _unknown(self, spelling: str, begun: Sequence[str]) -> None:
+        shown = _short(spelling)
+        if begun:
+            more = ", ..." if len(begun) > _AMBIGUOUS else ""
+            self._made.unknown.append(f"{shown} (could be {', '.join(begun[:_AMBIGUOUS])}{more})")
+            return
+        near = self._table.nearest(spelling)
+        self._made.unknown.append(f"{shown} (did you mean {near}?)" if near else shown)
+
+    def _pass_values(self) -> list[str]:
+        start = self._at
+        while self._at < len(self._words) and is_value(self._words[self._at]):
+            self._at += 1
+        return list(self._words[start : self._at])
+
+    def _take(self, flag: Flag, says: bool, spelling: str, written: str | None) -> None:
+        """Read the value of a known flag and keep it."""
+        if flag.kind in ("switch", "optional-bool"):
+            if written is not None:
+                self._note(f"{spelling} takes no value: {_short(written)!r} is left out")
+            self._keep(flag, says, spelling)
+            return
+        words = self._values(flag, written)
+        if not words and not (flag.bare or flag.may_be_empty):
+            self._note(f"{spelling} has no value")
+            return
+        try:
+            self._keep(flag, value(flag, words) if words or flag.kind == "list" else True, spelling)
+        except WrongValue as wrong:
+            kept = " ".join(words)
+            self._note(f"{spelling} takes {wrong}, not {_short(kept)!r}")
+            self._keep(flag, kept, spelling)
+
+    def _values(self, flag: Flag, written: str | None) -> list[str]:
+        if written is not None:
+            return [written]
+        if flag.kind == "list" and not flag.repeated:
+            return self._pass_values()
+        if self._at < len(self._words) and is_value(self._words[self._at]):
+            self._at += 1
+            return [self._words[self._at - 1]]
+        return []
+
+    def _keep(self, flag: Flag, given: Value, spelling: str) -> None:
+        values = self._made.values
+        if flag.repeated and flag.name in values:
+            earlier = values[flag.name]
+            assert isinstance(earlier, tuple) and isinstance(given, tuple)
+            given = earlier + given
+        elif flag.name in values and values[flag.name] != given:
+            self._note(f"second value wins: {spelling} given twice")
+        values[flag.name] = given
+
+    def _renamed(self, renamed: Renamed, spelling: str, written: str | None) -> None:
+        """An older flag: what it stood for now."""
+        self._made.replaced.append((spelling, renamed.write))
+        self._made.values.update(renamed.sets or {})
+        if renamed.to is not None:
+            self._take(self._table.flags[renamed.to], True, spelling, written)
+        elif renamed.kind != "switch" and written is None:
+            self._pass_values()
+
+    def _dotted(self, word: str, head: str, path: str, written: str | None) -> None:
+        """`--config.key value`: one key of a flag that takes JSON."""
+        found = self._find(head, word)
+        if found is None:
+            return
+        if written is None and self._at < len(self._words):
+            written = self._words[self._at]
+            self._at += 1
+        keys = path.removesuffix("+").split(".")
+        held = self._made.values.get(found[0].name)
+        merged = dict(held) if isinstance(held, dict) else {}
+        if isinstance(held, str) and held:
+            self._note(f"{head} is given as a word and by keys: the keys win")
+        _put(merged, keys[:_DEEPEST], _loose(written or "", path.endswith("+")))
+        self._made.values[found[0].name] = merged
+
+    def _note(self, text: str) -> None:
+        if text not in self._made.notes:
+            self._made.notes.append(text)
+
+
+_DEEPEST: Final = 20
+
+
+def _put(held: dict[str, Any], keys: Sequence[str], given: Any) -> None:
+    for key in keys[:-1]:
+        inner = held.get(key)
+        held[key] = dict(inner) if isinstance(inner, dict) else {}
+        held = held[key]
+    held[keys[-1]] = given
+
+
+def _loose(text: str, several: bool) -> Any:
+    """A value of a dotted key: JSON if it is, else the word (vLLM 0.33.0, FlexibleArgumentParser.parse_args)."""
+    if several:
+        return text.split(",")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _parted(word: str) -> tuple[str, str | None]:
+    spelling, equals, written = word.partition("=")
+    return (spelling, written) if equals else (word, None)
+
+
+def _dashed(spelling: str) -> str:
+    """vLLM reads underscores as dashes up to the first dot (FlexibleArgumentParser.parse_args)."""
+    head, dot, path = spelling.partition(".")
+    return head.replace("_", "-") + dot + path if spelling.startswith("--") else spelling
+
+
+def _optimization(spelling: str, written: str | None) -> tuple[str, str | None] | None:
+    """`-O3`, `-O=3` and `-O 3` are `--optimization-level 3`."""
+    if not spelling.startswith("-O"):
+        return None
+    return "--optimization-level", written if written is not None else spelling[2:] or None
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 80 else line[:77] + "..."
