@@ -11,8 +11,9 @@ _PLAIN: Final = {int: "count", float: "number", str: "word", bool: "word"}
 def flag(names: Sequence[str], told: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the table: spellings, kind, and choices and default where they are plain.
 
-    `told` holds argparse's keywords (`type`, `action`, `nargs`, `choices`, `default`, `const`); a type is a built-in
-    one, HUMAN for counts with a suffix (1k, 2M), or JSON.
+    `told` holds argparse's keywords (`type`, `action`, `nargs`, `choices`, `default`); a type is a built-in one, HUMAN
+    for counts with a suffix (1k, 2M), or JSON. `repeated` says that each use adds to a list, `open` that the parser
+    takes other words than its choices, or words beside JSON.
     """
     row: dict[str, Any] = {"spellings": list(names), "kind": _kind(told)}
     kind = told.get("type", str)
@@ -27,6 +28,8 @@ def flag(names: Sequence[str], told: Mapping[str, Any]) -> dict[str, Any]:
         row["bare"] = True
     if told.get("repeated"):
         row["repeated"] = True
+    if told.get("open"):
+        row["open"] = True
     if told.get("choices"):
         row["choices"] = [choice for choice in told["choices"] if choice is not None]
     default = told.get("default")

@@ -1,4 +1,4 @@
-"""SGLang's flags: annotated fields under sglang/srt/arg_groups/fields, and what ServerArgs.add_cli_args adds to them."""
+"""SGLang's flags: annotated fields under sglang/srt/arg_groups/fields, and what ServerArgs.add_cli_args adds."""
 
 import ast
 from collections.abc import Iterable

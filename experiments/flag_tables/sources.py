@@ -13,7 +13,7 @@ _HOPS: Final = 20
 
 @dataclass(frozen=True)
 class Found:
-    """The statement that binds a name, in the module where it stands. `value` is what is assigned, or the definition."""
+    """What binds a name, in the module where it stands: `value` is what is assigned, or the definition."""
 
     module: str
     value: ast.AST
@@ -55,10 +55,19 @@ class Sources:
             if not isinstance(bound, ast.ImportFrom):
                 return Found(module, bound)
             alias = next(each for each in bound.names if (each.asname or each.name) == name)
-            module, name = bound.module or "", alias.name
+            module, name = self._from(module, bound), alias.name
             if not module.startswith(self.package):
                 return None
         return None
+
+    def _from(self, module: str, bound: ast.ImportFrom) -> str:
+        """The module that an import names, seen from the one where it stands."""
+        if not bound.level:
+            return bound.module or ""
+        is_package = self._text(f"{module.replace('.', '/')}/__init__.py") is not None
+        parents = module.split(".")
+        kept = parents[: len(parents) - bound.level + is_package]
+        return ".".join([*kept, bound.module] if bound.module else kept)
 
     @functools.cache  # noqa: B019
     def _bound(self, module: str) -> dict[str, ast.AST]:

@@ -40,8 +40,7 @@ def _keywords(sources: Sources, module: str, node: ast.AnnAssign, name: str) -> 
         told["action"] = "optional-bool"
     elif literal is not None:
         told["type"] = type(literal[0])
-        if str not in kinds:
-            told["choices"] = sorted(literal)
+        told |= {"choices": sorted(literal), "open": str in kinds}
     elif items is not None:
         told |= _listed(items)
     elif int in kinds:
@@ -49,7 +48,7 @@ def _keywords(sources: Sources, module: str, node: ast.AnnAssign, name: str) -> 
     elif float in kinds:
         told["type"] = float
     elif dict in kinds:
-        told["type"] = JSON
+        told |= {"type": JSON, "open": str in kinds or ("other", None) in kinds}
     return copy.deepcopy(told)
 
 
@@ -119,6 +118,8 @@ def _named(sources: Sources, module: str, name: str, kinds: list[Any]) -> None:
 def _class(owner: ast.ClassDef) -> Any:
     if any("dict" in ast.unparse(base).lower() and "typed" not in ast.unparse(base).lower() for base in owner.bases):
         return dict
+    if "IntEnum" in map(ast.unparse, owner.bases):
+        return int
     made = {ast.unparse(each).split("(")[0].split(".")[-1] for each in owner.decorator_list}
     return ("class", None) if made & {"config", "dataclass"} else ("other", None)
 

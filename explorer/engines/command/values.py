@@ -32,7 +32,7 @@ def value(flag: Flag, words: Sequence[str]) -> Value:
     if flag.kind == "list":
         return tuple(_one(flag, flag.items, word) for word in words)
     if flag.kind == "json":
-        return _json(words[0])
+        return _json(flag, words[0])
     return _one(flag, flag.kind, words[0])
 
 
@@ -69,9 +69,11 @@ def _number(word: str) -> float:
         raise WrongValue("a number") from None
 
 
-def _json(word: str) -> Value:
+def _json(flag: Flag, word: str) -> Value:
     try:
         made = json.loads(word)
     except (ValueError, RecursionError):
+        if flag.open and not word.lstrip().startswith(("{", "[")):
+            return word
         raise WrongValue("JSON") from None
     return tuple(made) if isinstance(made, list) else made

@@ -16,8 +16,9 @@ class Flag:
     """A flag by its canonical name: the spelling to write, with underscores.
 
     `kind` is `switch`, `optional-bool` (a switch that has a negation), `count`, `number`, `word`, `list` (of `items`)
-    or `json`. `choices` are empty where the parser takes anything, or asks the running program; `open` choices are
-    those that it names without insisting. `default` is None where it is not plain.
+    or `json`. `choices` are empty where the parser takes anything, or asks the running program; where the flag is
+    `open` it takes other words too. `default` is None where it is not plain. A flag with `suffixes` takes 4k, one that
+    is `bare` needs no value, one that is `repeated` adds each value to the last.
     """
 
     name: str
