@@ -1,16 +1,10 @@
-"""Runs of a service as observations: the results that benchmark clients write, through the queue to the machine.
+"""Runs of a service as observations: the results that benchmark clients write, through the queue to the machine."""
 
-Fields: sglang's `bench_serving.py` (a line of JSON a run) and `vllm bench serve` (an object) name them alike:
-`backend`, `max_concurrency`, `request_rate`, `completed`, `total_input_tokens`, `total_output_tokens`, `mean_ttft_ms`,
-`mean_tpot_ms`; the former adds `random_range_ratio`, shortest over longest length.
-"""
-
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 import equinox as eqx
 import jax
@@ -19,10 +13,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from explorer.calibration.observed import CalibrationError, Observed, file_date
+from explorer.engines.bench.reading import read_results
+from explorer.engines.bench.run import Run, ServeRun
 from explorer.evaluate import Case, Tables, timing
 from explorer.request import Phase, Request
 from explorer.service.engine import Engine, engine_for, engine_names, load_engine
-from explorer.service.queue import Clients, aggregated
+from explorer.service.queue import Clients, Latency, aggregated
 from explorer.service.steps import Steps, steps
 from hw.arithmetic import Exact
 from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
@@ -31,7 +27,6 @@ from hw.programs import kept
 from layouts.cut import Cut, Scalar, cut_of
 from layouts.layout import Layout
 
-NEEDED: Final = ("max_concurrency", "completed", "total_input_tokens", "total_output_tokens", "mean_tpot_ms")
 # An 80 % half-width in standard deviations, and the least that a client's mean repeats within.
 _EIGHTY: Final = 1.2816
 _LEAST: Final = 0.05
@@ -39,17 +34,13 @@ _LEAST: Final = 0.05
 _CHUNKS: Final = 2.0 ** np.arange(6, 18)
 
 
-class Run(NamedTuple):
-    """One run: requests in flight, mean tokens in and out, shortest over longest length, requests a client, seconds."""
+@dataclass(frozen=True)
+class Source:
+    """Where runs were written, and what of it was not used."""
 
-    backend: str
-    concurrency: float
-    input_tokens: float
-    output_tokens: float
-    shortest: float
-    rounds: float
-    tpot: float
-    ttft: float | None
+    file: str
+    date: str
+    left_out: tuple[str, ...] = ()
 
 
 class Phases(eqx.Module):
@@ -101,16 +92,19 @@ class ServedRuns(Observed):
     groups: Float[ArrayLike, ""]
     stages: Float[ArrayLike, ""]
 
-    def predict(self, machine: Machine, overhead: Float[Array, ""]) -> Float[Array, " observations"]:
+    def latencies(self, machine: Machine, overhead: ArrayLike = 1.0) -> Latency:
+        """What clients see of every run on a machine; `overhead` is a factor on the engine's own work in a step."""
         own = (jnp.asarray(self.engine.step) * overhead, jnp.asarray(self.engine.request) * overhead)
         engine = eqx.tree_at(lambda e: (e.step, e.request), self.engine, own)
 
-        def one(clients: Clients, decode: Steps, prefill: Steps) -> Array:
-            seen = aggregated(engine, clients, decode, prefill, self.groups, self.stages)
-            return jnp.stack([seen.tpot, seen.ttft])
+        def one(clients: Clients, decode: Steps, prefill: Steps) -> Latency:
+            return aggregated(engine, clients, decode, prefill, self.groups, self.stages)
 
-        both = jax.vmap(one)(self.clients, self.decode.steps(machine), self.prefill.steps(machine))
-        return both.T.reshape(-1)[self.place]
+        return jax.vmap(one)(self.clients, self.decode.steps(machine), self.prefill.steps(machine))
+
+    def predict(self, machine: Machine, overhead: Float[Array, ""]) -> Float[Array, " observations"]:
+        seen = self.latencies(machine, overhead)
+        return jnp.concatenate([seen.tpot, seen.ttft])[self.place]
 
 
 def read_served(
@@ -121,106 +115,95 @@ def read_served(
     Raises MeshwrightError for an unknown engine, CalibrationError for a file in which no run can be used, with the
     reason of the first.
     """
-    file = pathlib.Path(path).expanduser()
     if engine is not None:
         load_engine(engine)
-    runs, left_out = list[Run](), list[str]()
-    for number, entry in enumerate(_entries(file)):
-        reason = _unusable(entry)
-        runs.append(_run(entry)) if reason is None else left_out.append(f"run {number}: {reason}")
+    results = read_results(path)
+    reasons = {value.index: value.reason for value in results.left_out}
+    runs = list[ServeRun]()
+    for run in results.runs:
+        reason = _unusable(run, request)
+        if reason is not None:
+            reasons[run.origin.index] = reason
+        elif isinstance(run, ServeRun):
+            runs.append(run)
+    left_out = tuple(f"run {index}: {reasons[index]}" for index in sorted(reasons))
     if not runs:
-        raise CalibrationError(f"{file.name}: no run can be used: {left_out[0]}")
-    by_engine: dict[str, list[Run]] = {}
+        raise CalibrationError(f"{results.path.name}: no run can be used: {left_out[0]}")
+    by_engine: dict[str, list[ServeRun]] = {}
     for run in runs:
-        by_engine.setdefault(engine or _engine_of(run.backend), []).append(run)
-    about = (file.name, file_date(file), tuple(left_out))
-    return [_observed(about, name, some, request, layout) for name, some in by_engine.items()]
+        by_engine.setdefault(engine or engine_of(run.origin.backend), []).append(run)
+    source = Source(results.path.name, file_date(results.path), left_out)
+    return [served_runs(source, name, some, request, layout) for name, some in by_engine.items()]
 
 
-def _entries(file: pathlib.Path) -> list[Any]:
-    text = file.read_text(encoding="utf-8", errors="replace").strip()
-    try:
-        whole = (
-            [json.loads(text)] if file.suffix == ".json" else [json.loads(line) for line in text.splitlines() if line]
-        )
-    except (ValueError, RecursionError) as error:
-        raise CalibrationError(f"{file.name} is no JSON ({error}): give a benchmark's results, a run a line") from None
-    return whole
-
-
-def _unusable(entry: Any) -> str | None:
+def _unusable(run: Run, request: Request) -> str | None:
     """Why a run says nothing about the machine, if so."""
-    if not isinstance(entry, Mapping):
-        return "is no object"
-    for name in NEEDED:
-        value = entry.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            return f"{name} = {value!r}: must be a number above 0"
-    if entry["total_output_tokens"] < 2 * entry["completed"]:
-        return "answers of one token have no time between tokens"
-    rate = entry.get("request_rate")
-    if isinstance(rate, int | float) and rate < math.inf:
+    if not isinstance(run, ServeRun):
+        return "a batch without a service: give the results of a client that keeps requests in flight"
+    if run.request_rate != math.inf:
+        rate = "trace" if run.request_rate is None else run.request_rate
         return f"request_rate = {rate}: clients must wait for answers only, or fewer requests run than may"
-    return None
+    if run.max_concurrency is None:
+        return "max_concurrency = None: must be a number above 0"
+    if run.tpot.mean is None or run.output_tokens < 2:
+        return "answers of one token have no time between tokens"
+    return undrafted(run.accept_length, request)
 
 
-def _run(entry: Mapping[str, Any]) -> Run:
-    completed, ttft = entry["completed"], entry.get("mean_ttft_ms")
-    ratio = entry.get("random_range_ratio")
-    return Run(
-        backend=str(entry.get("backend") or ""),
-        concurrency=float(min(entry["max_concurrency"], completed)),
-        input_tokens=entry["total_input_tokens"] / completed,
-        output_tokens=entry["total_output_tokens"] / completed,
-        shortest=min(max(float(ratio), 0.0), 1.0) if isinstance(ratio, int | float) else 1.0,
-        rounds=max(completed / entry["max_concurrency"], 1.0),
-        tpot=entry["mean_tpot_ms"] / 1e3,
-        ttft=ttft / 1e3 if isinstance(ttft, int | float) and ttft > 0 else None,
-    )
+def undrafted(accepted: float | None, request: Request) -> str | None:
+    """Why a question does not draft what a run accepted a step, if so."""
+    if accepted is None or accepted <= request.verify_width:
+        return None
+    width = math.ceil(accepted)
+    return f"{accepted:.3g} tokens were accepted a step: give --draft, and --verify-width {width} or more as it ran"
 
 
-def _engine_of(backend: str) -> str:
+def engine_of(backend: str) -> str:
     """An engine with parameters of its own whose name the backend begins with (`sglang-oai`), or the mean of them."""
     return next((name for name in engine_names() if backend.startswith(name)), backend or "unknown")
 
 
 @in_x64
-def _observed(
-    about: tuple[str, str, tuple[str, ...]], engine_name: str, runs: Sequence[Run], request: Request, layout: Layout
+def served_runs(
+    source: Source, engine_name: str, runs: Sequence[ServeRun], request: Request, layout: Layout
 ) -> ServedRuns:
-    file, date, left_out = about
+    """Runs of one engine, each with a known concurrency and two tokens in an answer, as observations of a layout."""
     engine = engine_for(engine_name)
-    column = {name: np.array([getattr(run, name) for run in runs], np.float64) for name in Run._fields[1:-1]}
-    most = float(column["concurrency"].max())
-    batches = 2.0 ** np.arange(0, math.ceil(math.log2(most)) + 2)
-    prompts = column["input_tokens"]
+    asked = np.array([run.concurrency for run in runs], np.float64)
+    prompts = np.array([run.input_tokens for run in runs], np.float64)
+    answers = np.array([run.output_tokens for run in runs], np.float64)
+    shortest = np.array([1.0 if run.shortest is None else run.shortest for run in runs], np.float64)
+    rounds = np.array([max(run.completed / c, 1.0) for run, c in zip(runs, asked, strict=True)], np.float64)
+    accepted = np.array([run.accept_length or request.accept_length for run in runs], np.float64)
+    batches = 2.0 ** np.arange(0, math.ceil(math.log2(max(float(asked.max()), 1.0))) + 2)
     decoding = replace(request, phase=Phase.DECODE)
     prefilling = replace(request, phase=Phase.PREFILL)
     # a prompt's tokens are cut like its heads where decode cuts those of the cache
     whole = replace(layout, dcp=1)
-    firsts = [i for i, run in enumerate(runs) if run.ttft is not None]
-    names = [f"{run.concurrency:g} x {run.input_tokens:.0f} + {run.output_tokens:.0f}" for run in runs]
+    tpots = [run.tpot.mean or 0.0 for run in runs]
+    firsts = [i for i, run in enumerate(runs) if run.ttft.mean is not None]
+    names = [f"{c:g} x {p:.0f} + {a:.0f}" for c, p, a in zip(asked, prompts, answers, strict=True)]
     spreads = np.array([engine.spread_tpot, engine.spread_ttft], np.float64)
     widths = np.maximum(spreads / _EIGHTY, _LEAST)
     return ServedRuns(
-        file=file,
+        file=source.file,
         format=f"{engine_name} results",
-        date=date,
-        left_out=left_out,
+        date=source.date,
+        left_out=source.left_out,
         names=(*(f"{name}: TPOT" for name in names), *(f"{names[i]}: TTFT" for i in firsts)),
-        seconds=np.array([*(run.tpot for run in runs), *(runs[i].ttft or 0.0 for i in firsts)]),
+        seconds=np.array([*tpots, *(runs[i].ttft.mean or 0.0 for i in firsts)]),
         widths=np.array([*[widths[0]] * len(runs), *[widths[1]] * len(firsts)]),
         place=np.array([*range(len(runs)), *(len(runs) + i for i in firsts)]),
         engine=engine.anonymous(),
         clients=Clients(
-            requests=column["concurrency"] / layout.replicas,
+            requests=asked / layout.replicas,
             input_tokens=prompts,
-            output_tokens=column["output_tokens"],
-            accept=np.full(len(runs), request.accept_length),
-            spread=2.0 * (1.0 - column["shortest"]) / (1.0 + column["shortest"]),
-            rounds=max(round(float(np.median(column["rounds"]))), 2),
+            output_tokens=answers,
+            accept=accepted,
+            spread=2.0 * (1.0 - shortest) / (1.0 + shortest),
+            rounds=max(round(float(np.median(rounds))), 2),
         ),
-        decode=_phases(decoding, layout, batches, prompts + column["output_tokens"] / 2.0),
+        decode=_phases(decoding, layout, batches, prompts + answers / 2.0),
         prefill=_phases(prefilling, whole, _CHUNKS, prompts),
         groups=np.float64(layout.attn_dp),
         stages=np.float64(layout.pp),

@@ -16,6 +16,7 @@ from hw.machine import Machine
 from layouts.layout import Layout
 
 _HEAD = 1 << 20  # bytes in which a document says what it is
+_SERVED = (b'_tpot_ms"', b'"total_output_tokens"')  # the latter stands before the times of every request
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def read_source(path: str | pathlib.Path, machine: Machine, ran: Ran | None = No
         raise CalibrationError(
             f"{file.name} is a recording: --model, --gpus and --layout must say what ran ({SCHEMA} needs none)"
         )
-    if file.suffix == ".jsonl" or (b'_tpot_ms"' in head and b'"traceEvents"' not in head):
+    if file.suffix == ".jsonl" or (any(mark in head for mark in _SERVED) and b'"traceEvents"' not in head):
         return read_served(file, ran.request, ran.layout, ran.engine)
     where = (ran.device, ran.layer_patterns, ran.step_pattern)
     return [traced_step(file, read_trace(file), ran.request, ran.layout, *where)]
