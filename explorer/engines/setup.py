@@ -1,0 +1,193 @@
+"""From a launch to a question that can be answered: the model, machine and layout that it means, and what it breaks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from explorer.engines import sglang, vllm
+from explorer.engines.command.launch import CommandError, EngineName, Launch
+from explorer.engines.settings import Settings, Speculation
+from explorer.request import Request, captured, make_request
+from explorer.residents.line import Holding
+from hw.machine import load_machine
+from layouts.layout import Layout, resolve
+from layouts.models import Model, load_model
+from layouts.rules import broken
+from layouts.serving.graphs import graph_sizes
+from layouts.serving.reserve import Role, default_limits
+
+READERS: Final = {EngineName.SGLANG: sglang.read, EngineName.VLLM: vllm.read}
+_QUANTISED: Final = ("attention", "dense", "shared", "experts")  # what an online weight format applies to
+_MOST_GRAPHS: Final = 128  # entries that a request carries
+_CONTEXT: Final = 8192  # tokens of a request where nothing is asked
+_LOW_LATENCY_ROWS: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK where it is not set
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command does not say: the machine, and what it will be asked to serve. `model` and `draft` stand in for
+    names that mean nothing here. Tokens; `requests` are those in flight on the whole server."""
+
+    hardware: str
+    model: str | None = None
+    draft: str | None = None
+    precision: str | None = None
+    gpus_per_host: int | None = None
+    domain: int | None = None
+    context: int | None = None
+    requests: int | None = None
+    accept_length: float | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A launch understood. `broken`: every rule of the layout that it breaks; `notes`: what was assumed."""
+
+    launch: Launch
+    settings: Settings
+    asked: Asked
+    request: Request
+    layout: Layout
+    broken: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def setup_of(launch: Launch, asked: Asked) -> Setup:
+    """What a launch means on a machine; raises MeshwrightError for a model, chip or value that is unknown."""
+    settings = READERS[launch.engine](launch)
+    return understood(launch, settings, asked)
+
+
+def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
+    """The same for settings that are read already, perhaps changed."""
+    name = asked.model or settings.model
+    if not name:
+        raise CommandError("the command names no model: add --model-path (SGLang), a model (vLLM), or --model here")
+    notes = list(_draft_notes(settings.speculation, asked))
+    stored = load_model(name, "none", asked.precision)
+    precision, more = _precision(settings, stored, asked.precision)
+    prefill, speculation = settings.role is Role.PREFILL, settings.speculation
+    verify = 1 if speculation is None or prefill else speculation.verify
+    machine = load_machine(asked.hardware, asked.gpus_per_host, asked.domain, stored.curves.get(asked.hardware))
+    chunk = _chunk(settings, int(machine.memory_bytes))
+    longest = settings.pools.context_length or stored.context_limit
+    request = make_request(
+        name,
+        asked.hardware,
+        settings.degrees.gpus,
+        phase="prefill" if prefill else "decode",
+        context=min(asked.context or _CONTEXT, longest, stored.context_limit),
+        concurrency=asked.requests or 1,
+        verify_width=verify,
+        accept_length=asked.accept_length,
+        draft=_draft(speculation, stored, asked),
+        precision=precision or None,
+        mem_fraction=None,
+        extra_slots=settings.pools.extra_slots,
+        chunk=chunk,
+        gpus_per_host=asked.gpus_per_host,
+        domain=asked.domain,
+    )
+    request = _told(request, settings)
+    layout = resolve(layout_keys(settings, request.model), request.gpus, request.model)
+    notes += [*more, *request.model.notes]
+    return Setup(launch, settings, asked, request, layout, tuple(broken(layout, request.site)), tuple(notes))
+
+
+def layout_keys(settings: Settings, model: Model) -> dict[str, int | str]:
+    """Keys of the layout that settings mean for a model. Without experts, a group of vLLM's is a replica of its own."""
+    d = settings.degrees
+    group = max(d.tp // max(d.attn_dp * d.attn_cp, 1), 1)
+    sparse = any(layer.experts for layer in model.layers)
+    replicated = settings.engine is EngineName.VLLM and not sparse and d.attn_cp == 1
+    attn_dp, replicas = (1, d.replicas * d.attn_dp) if replicated else (d.attn_dp, d.replicas)
+    tp = attn_dp * group * d.attn_cp
+    exchanged = d.exchange == "all_to_all" and sparse and tp > 1
+    ep, moe_dp = (tp if exchanged else d.ep, d.moe_dp) if sparse else (1, 1)
+    summed = settings.role is Role.PREFILL and attn_dp > 1 and not exchanged
+    return {
+        "replicas": replicas,
+        "pp": d.pp,
+        "attn_dp": attn_dp,
+        "attn_tp": group,
+        "attn_cp": d.attn_cp,
+        "dcp": d.dcp,
+        "ep": ep,
+        "expert_tp": max(tp // max(ep * moe_dp, 1), 1),
+        "moe_dp": moe_dp,
+        "weight_shard": 1,
+        "vocab_tp": group if d.vocab_in_group else tp,
+        "dcp_backend": (d.dcp_backend or "a2a") if d.dcp > 1 else "a2a",
+        "dispatch": "all_to_all" if exchanged else "all_gather",
+        "padding": "sum_len" if summed else "max_len",
+    }
+
+
+def _told(request: Request, settings: Settings) -> Request:
+    """The request with what the command says of contexts, graphs and copies."""
+    pools, d = settings.pools, settings.degrees
+    model = replace(request.model, context_limit=pools.context_length or request.model.context_limit)
+    spread = settings.engine is EngineName.SGLANG and d.attn_dp > 1 and not d.vocab_in_group
+    rows = pools.dispatch_tokens or (_LOW_LATENCY_ROWS if settings.engine is EngineName.SGLANG else None)
+    return replace(
+        request,
+        model=model,
+        graphs=_graphs(request, settings),
+        dispatch_tokens=rows if d.exchange == "all_to_all" and pools.low_latency else request.dispatch_tokens,
+        holding=Holding(pools.redundant_experts, spread),
+    )
+
+
+def _graphs(request: Request, settings: Settings) -> np.ndarray:
+    """Captured decode batches: those stated, those up to the stated limit, or those of the engine's default limit."""
+    pools, width = settings.pools, request.verify_width
+    limits = default_limits(int(request.machine.memory_bytes), settings.degrees.tp)
+    sizes = pools.graph_sizes or graph_sizes(pools.graph_limit or limits.max_batch, speculative=width > 1)
+    if len(sizes) > _MOST_GRAPHS:
+        return captured(request.model, width)
+    return np.array([*sizes, *[sizes[-1]] * (_MOST_GRAPHS - len(sizes))], np.float64)
+
+
+def _chunk(settings: Settings, memory: int) -> int:
+    """Prefill tokens of a step over all attention groups: SGLang's figure is of them all, vLLM's of each."""
+    chunk, d = settings.pools.chunk, settings.degrees
+    if chunk is None:
+        return default_limits(memory, d.tp).chunk
+    return chunk * d.attn_dp if settings.engine is EngineName.VLLM else chunk
+
+
+def _draft(speculation: Speculation | None, model: Model, asked: Asked) -> str | None:
+    """The draft to load: the one asked for, the model's own MTP layers, or a block draft that ships for it."""
+    if asked.draft is not None:
+        return asked.draft
+    if speculation is None:
+        return "none"
+    return _KNOWN_DRAFTS.get(speculation.algorithm, "none")
+
+
+# Drafts of which the algorithm alone says what they are.
+_KNOWN_DRAFTS: Final = {"NEXTN": "mtp", "EAGLE": "mtp", "MTP": "mtp", "DEEPSEEK_MTP": "mtp", "DSPARK": "dspark"}
+
+
+def _draft_notes(speculation: Speculation | None, asked: Asked) -> Iterator[str]:
+    known = speculation is None or speculation.algorithm in _KNOWN_DRAFTS or asked.draft is not None
+    if not known:
+        assert speculation is not None
+        yield f"the draft of {speculation.algorithm} is not counted: name its config with --draft"
+
+
+def _precision(settings: Settings, model: Model, asked: str | None) -> tuple[str, list[str]]:
+    """Changes of formats that the command makes, as text, and what was left as it is."""
+    changes, notes = [asked] if asked else [], []
+    for component, name in settings.formats.items():
+        if component != "weights":
+            changes.append(f"{component}={name}")
+        elif name == "fp8" and model.precision["attention"].name == "bf16":
+            changes += [f"{part}=fp8" for part in _QUANTISED]
+        elif name == "fp8" or "fp4" in name:
+            continue  # the checkpoint is in that format already: its config says so
+        else:
+            notes.append(f"--quantization {name} is taken to be what the checkpoint is stored in")
+    return ",".join(changes), notes

@@ -1,0 +1,136 @@
+"""What vLLM's flags mean, both ways. Names are those of 0.33.0; older ones are renamed where commands are read.
+
+Sources: vLLM 0.33.0, `engine/arg_utils.py`, `config/parallel.py`, `layers/fused_moe/config.py`
+(`FusedMoEParallelConfig.make`: without expert parallelism experts are cut over tp x dp, with it they are divided among
+as many ranks).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from explorer.engines.command.launch import EngineName, Launch, Value
+from explorer.engines.meaning import exchanges, format_of, unmodelled
+from explorer.engines.settings import Degrees, Pools, Settings, Speculation
+from explorer.engines.values import Values
+from layouts.serving.reserve import Role
+
+COUNTS: Final[Mapping[str, str]] = {
+    "kv_bytes": "kv_cache_memory_bytes",
+    "max_running": "max_num_seqs",
+    "context_length": "max_model_len",
+    "page": "block_size",
+    "chunk": "max_num_batched_tokens",
+    "graph_limit": "max_cudagraph_capture_size",
+}
+EXPORTED_EXCHANGE: Final = "deepep_low_latency"
+_ROLES: Final = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
+_WRITTEN_ROLES: Final = {role: name for name, role in _ROLES.items()}
+_CONNECTOR: Final = "NixlConnector"
+
+
+def read(launch: Launch) -> Settings:
+    """The settings of a launch; raises CommandError for a value that cannot be."""
+    values = Values(launch)
+    role = str(values.table("kv_transfer_config").get("kv_role", ""))
+    return Settings(
+        engine=EngineName.VLLM,
+        model=launch.model,
+        degrees=_degrees(values),
+        pools=_pools(values),
+        speculation=_speculation(values),
+        role=_ROLES.get(role, Role.UNIFIED),
+        formats=dict(_formats(values)),
+        unmodelled=tuple(unmodelled(values)),
+    )
+
+
+def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
+    """Flags and environment that mean these settings: the inverse of `read`, plain defaults left out."""
+    degrees, pools, spec = settings.degrees, settings.pools, settings.speculation
+    group = degrees.tp // (degrees.attn_dp * degrees.attn_cp)
+    flags: dict[str, Value] = {"model": settings.model or "", "tensor_parallel_size": group}
+    sizes = {
+        "pipeline_parallel_size": degrees.pp,
+        "data_parallel_size": degrees.attn_dp * degrees.replicas,
+        "prefill_context_parallel_size": degrees.attn_cp,
+        "decode_context_parallel_size": degrees.dcp,
+    }
+    flags |= {name: size for name, size in sizes.items() if size > 1}
+    if degrees.dcp > 1 and degrees.dcp_backend:
+        flags["dcp_comm_backend"] = degrees.dcp_backend
+    if degrees.ep > 1:
+        flags["enable_expert_parallel"] = True
+    if degrees.exchange == "all_to_all":
+        flags["all2all_backend"] = EXPORTED_EXCHANGE
+    if settings.role in _WRITTEN_ROLES:
+        flags["kv_transfer_config"] = {"kv_connector": _CONNECTOR, "kv_role": _WRITTEN_ROLES[settings.role]}
+    if pools.share is not None:
+        flags["gpu_memory_utilization"] = pools.share
+    flags |= {name: getattr(pools, field) for field, name in COUNTS.items() if getattr(pools, field)}
+    if pools.graph_sizes:
+        flags["cudagraph_capture_sizes"] = pools.graph_sizes
+    if not pools.prefix_cache:
+        flags["enable_prefix_caching"] = False
+    if pools.redundant_experts:
+        flags |= {"enable_eplb": True, "eplb_config": {"num_redundant_experts": pools.redundant_experts}}
+    if spec is not None:
+        draft: dict[str, Value] = {"method": spec.algorithm.lower(), "num_speculative_tokens": spec.verify - 1}
+        flags["speculative_config"] = draft | ({"model": spec.model} if spec.model else {})
+    if "kv" in settings.formats:
+        flags["kv_cache_dtype"] = "fp8" if settings.formats["kv"] == "fp8" else "bfloat16"
+    if settings.formats.get("state") == "bf16":
+        flags["mamba_ssm_cache_dtype"] = "bfloat16"
+    return flags, {}
+
+
+def _degrees(values: Values) -> Degrees:
+    """Every rank of data and context parallelism has a whole attention group of `tensor_parallel_size` ranks."""
+    group, dp = values.degree("tensor_parallel_size"), values.degree("data_parallel_size")
+    cp, tp = values.degree("prefill_context_parallel_size"), values.degree("tensor_parallel_size") * dp
+    expert_parallel = values.switch("enable_expert_parallel")
+    exchanged = expert_parallel and exchanges(EngineName.VLLM, values.word("all2all_backend"))
+    return Degrees(
+        pp=values.degree("pipeline_parallel_size"),
+        tp=group * dp * cp,
+        attn_dp=dp,
+        attn_cp=cp,
+        dcp=values.degree("decode_context_parallel_size"),
+        ep=tp * cp if expert_parallel else 1,
+        exchange="all_to_all" if exchanged and tp * cp > 1 else "all_gather",
+        dcp_backend=values.word("dcp_comm_backend"),
+        vocab_in_group=True,
+    )
+
+
+def _pools(values: Values) -> Pools:
+    redundant = values.table("eplb_config").get("num_redundant_experts", 0)
+    return Pools(
+        share=values.share("gpu_memory_utilization"),
+        graph_sizes=values.counts("cudagraph_capture_sizes"),
+        graphs=not values.switch("enforce_eager"),
+        prefix_cache=values.switch("enable_prefix_caching", True),
+        state_strategy=values.word("mamba_cache_mode"),
+        low_latency=(values.word("all2all_backend") or "") == EXPORTED_EXCHANGE,
+        redundant_experts=redundant if isinstance(redundant, int) and not isinstance(redundant, bool) else 0,
+        **{field: values.count(name) for field, name in COUNTS.items()},  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _speculation(values: Values) -> Speculation | None:
+    """A step verifies the proposed tokens and one more."""
+    config = values.table("speculative_config")
+    tokens = config.get("num_speculative_tokens", values.count("spec_tokens"))
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+        return None
+    method, model = config.get("method", values.word("spec_method")), config.get("model", values.word("spec_model"))
+    return Speculation(str(method or "draft_model").upper(), tokens + 1, None if model is None else str(model))
+
+
+def _formats(values: Values) -> Iterator[tuple[str, str]]:
+    kv, state = values.word("kv_cache_dtype"), values.word("mamba_ssm_cache_dtype")
+    if kv is not None and kv != "auto":
+        yield "kv", format_of(kv)
+    if state is not None and state != "auto":
+        yield "state", format_of(state)
+    if "quantization" in values:
+        yield "weights", values.word("quantization") or ""
