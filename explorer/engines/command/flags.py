@@ -22,7 +22,6 @@ class Arguments:
     unknown: list[str] = field(default_factory=list)
     replaced: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    written: dict[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> str | None:
@@ -45,6 +44,7 @@ class _Reader:
         self._table = table(engine)
         self._engine = engine
         self._made = Arguments(engine)
+        self._older: list[Renamed] = []
 
     def read(self) -> Arguments:
         """Read to the end."""
@@ -58,6 +58,8 @@ class _Reader:
                 self._note(f"{_short(word)!r} belongs to no flag")
             elif word != "--":
                 self._flag(word)
+        for older in self._older:
+            self._carry(older)
         return self._made
 
     def _flag(self, word: str) -> None:
@@ -144,28 +146,62 @@ class _Reader:
 
     def _renamed(self, renamed: Renamed, spelling: str, written: str | None) -> None:
         """An older flag: what it stood for now."""
-        self._made.replaced.append((spelling, renamed.write))
-        self._made.values.update(renamed.sets or {})
-        if renamed.to is not None:
-            self._take(self._table.flags[renamed.to], True, spelling, written)
-        elif renamed.kind != "switch" and written is None:
-            self._pass_values()
+        if renamed.moves or renamed.copies:
+            self._older.append(renamed)
+        elif renamed.write:
+            self._made.replaced.append((spelling, renamed.write))
+        else:
+            self._note(f"{spelling} is gone and nothing takes its place: leave it out")
+        for name, given in renamed.sets.items():
+            self._keep(self._table.flags[name], given, spelling)
+        if renamed.to is None:
+            if renamed.kind != "switch" and written is None:
+                self._pass_values()
+            return
+        name, dot, path = renamed.to.partition(".")
+        if renamed.words and written is None and self._at < len(self._words):
+            written, self._at = self._words[self._at], self._at + 1
+        if written is not None:
+            written = renamed.words.get(written, written)
+        if dot:
+            self._key(self._table.flags[name], path, written)
+        else:
+            self._take(self._table.flags[name], True, spelling, written)
+
+    def _carry(self, renamed: Renamed) -> None:
+        """An older switch that changes what another flag means: known once all are read."""
+        values = self._made.values
+        for source, target in (*renamed.moves.items(), *renamed.copies.items()):
+            if target in values or source not in values:
+                self._note(f"{renamed.spelling} is gone: {self._spelling(target)} says what it said")
+                continue
+            given = values.pop(source) if source in renamed.moves else values[source]
+            values[target] = given
+            older = renamed.spelling
+            if source in renamed.moves:
+                older = f"{older} {self._spelling(source)} {given}"
+            self._made.replaced.append((older, f"{self._spelling(target)} {given}"))
+
+    def _spelling(self, name: str) -> str:
+        return self._table.flags[name].spellings[0]
 
     def _dotted(self, word: str, head: str, path: str, written: str | None) -> None:
         """`--config.key value`: one key of a flag that takes JSON."""
         found = self._find(head, word)
-        if found is None:
-            return
+        if found is not None:
+            self._key(found[0], path, written)
+
+    def _key(self, flag: Flag, path: str, written: str | None) -> None:
         if written is None and self._at < len(self._words):
             written = self._words[self._at]
             self._at += 1
         keys = path.removesuffix("+").split(".")
-        held = self._made.values.get(found[0].name)
+        held = self._made.values.get(flag.name)
         merged = dict(held) if isinstance(held, dict) else {}
-        if isinstance(held, str) and held:
-            self._note(f"{head} is given as a word and by keys: the keys win")
+        if isinstance(held, str):
+            self._note(f"{self._spelling(flag.name)} is given as a word and by keys: the keys win")
         _put(merged, keys[:_DEEPEST], _loose(written or "", path.endswith("+")))
-        self._made.values[found[0].name] = merged
+        self._made.values[flag.name] = merged
 
     def _note(self, text: str) -> None:
         if text not in self._made.notes:

@@ -5,7 +5,7 @@ import functools
 import pathlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 _FOLDER: Final = pathlib.Path(__file__).parent
@@ -36,15 +36,17 @@ class Flag:
 
 @dataclass(frozen=True)
 class Renamed:
-    """A flag of older versions. `write` is what to write now; `to` the canonical flag that takes the value over, `sets`
-    what a switch stood for; neither for one that only went."""
+    """A flag of older versions, as renamed.toml describes it. `write` is empty where nothing takes its place."""
 
     spelling: str
     kind: str
     write: str
     source: str
     to: str | None = None
-    sets: Mapping[str, Any] | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    moves: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _read(name: str) -> Mapping[str, Any]:
 
 
 def _flag(name: str, row: Mapping[str, Any]) -> Flag:
-    made = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    made: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     return Flag(name=name, **made)
 
 
