@@ -65,7 +65,10 @@ def _field(sources: Sources, module: str, node: ast.AnnAssign) -> dict[str, Any]
         evaluate(sources, module, told["cli_name"]) if "cli_name" in told else "--" + node.target.id.replace("_", "-")
     )
     others = evaluate(sources, module, told["aliases"]) if "aliases" in told else []
-    return flag([first, *others], _keywords(sources, module, kind, told, node.value))
+    row = flag([first, *others], _keywords(sources, module, kind, told, node.value))
+    if _name(row) != node.target.id:
+        row["field"] = node.target.id
+    return row
 
 
 def _keywords(

@@ -44,7 +44,8 @@ class Sources:
             for line in (self._text(name) or "").splitlines():
                 if line.startswith("Version: "):
                     return line.removeprefix("Version: ").strip()
-        return ""
+        found = self.find(f"{self.package}._version", "__version__")
+        return str(found.value.value) if found is not None and isinstance(found.value, ast.Constant) else ""
 
     def find(self, module: str, name: str) -> Found | None:
         """What a module's name stands for, through imports inside the package; None for anything else."""

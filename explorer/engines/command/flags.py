@@ -2,65 +2,59 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from explorer.engines.command.arguments import MODEL, Arguments, short
 from explorer.engines.command.launch import EngineName, Value
 from explorer.engines.command.values import WrongValue, is_value, value
 from explorer.engines.flags import Flag, Renamed, table
 
-_MODEL: Final = {EngineName.SGLANG: "model_path", EngineName.VLLM: "model"}
 _AMBIGUOUS: Final = 4
+_DEEPEST: Final = 20
 
 
-@dataclass
-class Arguments:
-    """What was read so far."""
+def read_arguments(engine: EngineName, words: Sequence[str], before: Sequence[str] = ()) -> Arguments:
+    """Flags and values of the words after a program. Nothing raises: what cannot be read is named.
 
-    engine: EngineName
-    values: dict[str, Value] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
-    replaced: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def model(self) -> str | None:
-        """The model that is served, as written."""
-        given = self.values.get(_MODEL[self.engine])
-        return given if isinstance(given, str) else None
-
-
-def read_arguments(engine: EngineName, words: Sequence[str]) -> Arguments:
-    """Flags and values of the words after a program. Nothing raises: what cannot be read is named."""
-    return _Reader(engine, words).read()
+    `before` are the words of a configuration file, which the launch's own words may overrule.
+    """
+    reader = _Reader(engine)
+    reader.read(before)
+    reader.given.clear()
+    reader.read(words)
+    return reader.finish()
 
 
 class _Reader:
     """One pass over the words of a launch."""
 
-    def __init__(self, engine: EngineName, words: Sequence[str]) -> None:
-        self._words = words
+    def __init__(self, engine: EngineName) -> None:
+        self._words: Sequence[str] = ()
         self._at = 0
         self._table = table(engine)
         self._engine = engine
-        self._made = Arguments(engine)
+        self.made = Arguments(engine)
         self._older: list[Renamed] = []
+        self.given: set[str] = set()
 
-    def read(self) -> Arguments:
-        """Read to the end."""
+    def read(self, words: Sequence[str]) -> None:
+        """Read words to the end."""
+        self._words, self._at = words, 0
         if self._words and is_value(self._words[0]):
-            self._made.values[_MODEL[self._engine]] = self._words[0]
+            self.made.values[MODEL[self._engine]] = self._words[0]
             self._at = 1
         while self._at < len(self._words):
             word = self._words[self._at]
             self._at += 1
             if is_value(word):
-                self._note(f"{_short(word)!r} belongs to no flag")
+                self.made.note(f"{short(word)!r} belongs to no flag")
             elif word != "--":
                 self._flag(word)
-        for older in self._older:
-            self._carry(older)
-        return self._made
+
+    def finish(self) -> Arguments:
+        """What was read, older switches carried over."""
+        self.made.carry(self._older)
+        return self.made
 
     def _flag(self, word: str) -> None:
         spelling, written = _parted(word)
@@ -92,13 +86,13 @@ class _Reader:
         return None
 
     def _unknown(self, spelling: str, begun: Sequence[str]) -> None:
-        shown = _short(spelling)
+        shown = short(spelling)
         if begun:
             more = ", ..." if len(begun) > _AMBIGUOUS else ""
-            self._made.unknown.append(f"{shown} (could be {', '.join(begun[:_AMBIGUOUS])}{more})")
+            self.made.unknown.append(f"{shown} (could be {', '.join(begun[:_AMBIGUOUS])}{more})")
             return
         near = self._table.nearest(spelling)
-        self._made.unknown.append(f"{shown} (did you mean {near}?)" if near else shown)
+        self.made.unknown.append(f"{shown} (did you mean {near}?)" if near else shown)
 
     def _pass_values(self) -> list[str]:
         start = self._at
@@ -110,18 +104,18 @@ class _Reader:
         """Read the value of a known flag and keep it."""
         if flag.kind in ("switch", "optional-bool"):
             if written is not None:
-                self._note(f"{spelling} takes no value: {_short(written)!r} is left out")
+                self.made.note(f"{spelling} takes no value: {short(written)!r} is left out")
             self._keep(flag, says, spelling)
             return
         words = self._values(flag, written)
         if not words and not (flag.bare or flag.may_be_empty):
-            self._note(f"{spelling} has no value")
+            self.made.note(f"{spelling} has no value")
             return
         try:
             self._keep(flag, value(flag, words) if words or flag.kind == "list" else True, spelling)
         except WrongValue as wrong:
             kept = " ".join(words)
-            self._note(f"{spelling} takes {wrong}, not {_short(kept)!r}")
+            self.made.note(f"{spelling} takes {wrong}, not {short(kept)!r}")
             self._keep(flag, kept, spelling)
 
     def _values(self, flag: Flag, written: str | None) -> list[str]:
@@ -135,13 +129,14 @@ class _Reader:
         return []
 
     def _keep(self, flag: Flag, given: Value, spelling: str) -> None:
-        values = self._made.values
+        values = self.made.values
         if flag.repeated and flag.name in values:
             earlier = values[flag.name]
             assert isinstance(earlier, tuple) and isinstance(given, tuple)
             given = earlier + given
-        elif flag.name in values and values[flag.name] != given:
-            self._note(f"second value wins: {spelling} given twice")
+        elif flag.name in self.given and values[flag.name] != given:
+            self.made.note(f"second value wins: {spelling} given twice")
+        self.given.add(flag.name)
         values[flag.name] = given
 
     def _renamed(self, renamed: Renamed, spelling: str, written: str | None) -> None:
@@ -149,9 +144,9 @@ class _Reader:
         if renamed.moves or renamed.copies:
             self._older.append(renamed)
         elif renamed.write:
-            self._made.replaced.append((spelling, renamed.write))
+            self.made.replaced.append((spelling, renamed.write))
         else:
-            self._note(f"{spelling} is gone and nothing takes its place: leave it out")
+            self.made.note(f"{spelling} is gone and nothing takes its place: leave it out")
         for name, given in renamed.sets.items():
             self._keep(self._table.flags[name], given, spelling)
         if renamed.to is None:
@@ -168,23 +163,6 @@ class _Reader:
         else:
             self._take(self._table.flags[name], True, spelling, written)
 
-    def _carry(self, renamed: Renamed) -> None:
-        """An older switch that changes what another flag means: known once all are read."""
-        values = self._made.values
-        for source, target in (*renamed.moves.items(), *renamed.copies.items()):
-            if target in values or source not in values:
-                self._note(f"{renamed.spelling} is gone: {self._spelling(target)} says what it said")
-                continue
-            given = values.pop(source) if source in renamed.moves else values[source]
-            values[target] = given
-            older = renamed.spelling
-            if source in renamed.moves:
-                older = f"{older} {self._spelling(source)} {given}"
-            self._made.replaced.append((older, f"{self._spelling(target)} {given}"))
-
-    def _spelling(self, name: str) -> str:
-        return self._table.flags[name].spellings[0]
-
     def _dotted(self, word: str, head: str, path: str, written: str | None) -> None:
         """`--config.key value`: one key of a flag that takes JSON."""
         found = self._find(head, word)
@@ -196,19 +174,12 @@ class _Reader:
             written = self._words[self._at]
             self._at += 1
         keys = path.removesuffix("+").split(".")
-        held = self._made.values.get(flag.name)
+        held = self.made.values.get(flag.name)
         merged = dict(held) if isinstance(held, dict) else {}
         if isinstance(held, str):
-            self._note(f"{self._spelling(flag.name)} is given as a word and by keys: the keys win")
+            self.made.note(f"{self.made.spelling(flag.name)} is given as a word and by keys: the keys win")
         _put(merged, keys[:_DEEPEST], _loose(written or "", path.endswith("+")))
-        self._made.values[flag.name] = merged
-
-    def _note(self, text: str) -> None:
-        if text not in self._made.notes:
-            self._made.notes.append(text)
-
-
-_DEEPEST: Final = 20
+        self.made.values[flag.name] = merged
 
 
 def _put(held: dict[str, Any], keys: Sequence[str], given: Any) -> None:
@@ -245,8 +216,3 @@ def _optimization(spelling: str, written: str | None) -> tuple[str, str | None] 
     if not spelling.startswith("-O"):
         return None
     return "--optimization-level", written if written is not None else spelling[2:] or None
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 80 else line[:77] + "..."

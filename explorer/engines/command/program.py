@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from explorer.engines.command.launch import EngineName
+from explorer.engines.command.arguments import short
+from explorer.engines.command.launch import CommandError, EngineName
 from explorer.engines.command.variables import assignment
+from explorer.engines.flags import table
 
 _MODULES: Final = {
     "sglang.launch_server": EngineName.SGLANG,
@@ -57,6 +59,13 @@ def inner_text(words: Sequence[str]) -> tuple[str, dict[str, str]] | None:
     return None
 
 
+def image_words(image: str, words: Sequence[str]) -> Sequence[str]:
+    """The words of a container: behind the engine that its image starts, if it is an image that starts one and they
+    start none."""
+    starts = _IMAGES.fullmatch(image) is not None and find_program(words) is None and inner_text(words) is None
+    return ["vllm", "serve", *words] if starts else words
+
+
 def environment(words: Sequence[str]) -> dict[str, str]:
     """What the words before a program set: `NAME=value`, alone or after `-e`, `--env` or `-x`."""
     made: dict[str, str] = {}
@@ -98,3 +107,32 @@ def _image(words: Sequence[str]) -> Program | None:
 
 def _name(word: str) -> str:
     return word.rsplit("/", 1)[-1]
+
+
+def engine_of_flags(words: Sequence[str]) -> EngineName | None:
+    """The engine that knows most of some flags, one that it lists first counting twice; None if none knows any.
+
+    CommandError where both know as many.
+    """
+    flags = [word for word in words if word.startswith("-")]
+    votes = {engine: sum(_vote(engine, word) for word in flags) for engine in EngineName}
+    best = max(votes.values())
+    leaders = [engine for engine in EngineName if votes[engine] == best]
+    if best and len(leaders) > 1:
+        raise CommandError(
+            f"flags {short(' '.join(words[:50]))!r} are of both engines: write `sglang serve` or `vllm serve` first"
+        )
+    return leaders[0] if best else None
+
+
+def _vote(engine: EngineName, word: str) -> int:
+    known = table(engine)
+    spelling = word.partition("=")[0]
+    if engine is EngineName.VLLM:
+        spelling = spelling.partition(".")[0].replace("_", "-")
+    if spelling in known.renamed:
+        return 1
+    found = known.spellings.get(spelling)
+    if found is None:
+        return int(len(spelling) > 3 and len(known.beginning(spelling)) > 0)
+    return 2 if spelling == found[0].spellings[0] else 1

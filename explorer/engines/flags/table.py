@@ -1,11 +1,12 @@
 """The flags that an engine's parser takes, from the table of its newest version."""
 
+import dataclasses
 import difflib
 import functools
 import pathlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 _FOLDER: Final = pathlib.Path(__file__).parent
@@ -18,7 +19,8 @@ class Flag:
     `kind` is `switch`, `optional-bool` (a switch that has a negation), `count`, `number`, `word`, `list` (of `items`)
     or `json`. `choices` are empty where the parser takes anything, or asks the running program; where the flag is
     `open` it takes other words too. `default` is None where it is not plain. A flag with `suffixes` takes 4k, one that
-    is `bare` needs no value, one that is `repeated` adds each value to the last.
+    is `bare` needs no value, one that is `repeated` adds each value to the last. `field` is its name in the engine's own
+    records where that differs.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Flag:
     bare: bool = False
     repeated: bool = False
     may_be_empty: bool = False
+    field: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,10 @@ class Renamed:
     write: str
     source: str
     to: str | None = None
-    words: Mapping[str, str] = field(default_factory=dict)
-    sets: Mapping[str, Any] = field(default_factory=dict)
-    moves: Mapping[str, str] = field(default_factory=dict)
-    copies: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    moves: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,14 @@ class Table:
     def beginning(self, spelling: str) -> tuple[str, ...]:
         """Long spellings that begin with one, as argparse looks them up."""
         return tuple(known for known in self._long if known.startswith(spelling))
+
+    def recorded(self, name: str) -> Flag | None:
+        """The flag that the engine's own records call by a name; None for what no flag sets."""
+        return self.flags.get(name) or self._fields.get(name)
+
+    @functools.cached_property
+    def _fields(self) -> Mapping[str, Flag]:
+        return {flag.field: flag for flag in self.flags.values() if flag.field is not None}
 
     @functools.cached_property
     def _long(self) -> tuple[str, ...]:
