@@ -29,7 +29,7 @@ class _Reader:
     """One pass over the words of a launch."""
 
     def __init__(self, engine: EngineName) -> None:
-        self._words: Sequence[str] = ()
+        self._words: Sequence[str] = []
         self._at = 0
         self._table = table(engine)
         self._engine = engine
@@ -79,8 +79,9 @@ class _Reader:
         if spelling in known:
             return known[spelling]
         begun = self._table.beginning(spelling) if spelling.startswith("--") and len(spelling) > 2 else ()
-        if len({known[each] for each in begun}) == 1:
-            return known[begun[0]]
+        meant = {known[each] for each in begun}
+        if len(meant) == 1:
+            return meant.pop()
         self._unknown(spelling, begun)
         self._pass_values()
         return None

@@ -38,5 +38,5 @@ def _guard(text: str, source: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST or count > _MOST_EVENTS:
             raise CommandError(
-                f"{source} is deeper than {_DEEPEST} levels or has more than {_MOST_EVENTS} parts: give the launch alone"
+                f"{source} is deeper than {_DEEPEST} levels or longer than {_MOST_EVENTS} parts: give the launch alone"
             )

@@ -12,8 +12,10 @@ from explorer.engines.flags import Renamed
 _LONGEST: Final = 1 << 20
 _SGLANG: Final = re.compile(r"ServerArgs\(")
 _VLLM: Final = re.compile(r"non-default args: (\{)|LLM engine \([^)]*\) with config: ")
-# names in vLLM's log of its configuration that are not those of its flags: vLLM 0.33.0 config/vllm.py, VllmConfig.__str__
+# names in vLLM's log of its configuration that are not its flags': vLLM 0.33.0 config/vllm.py, VllmConfig.__str__
 _LOGGED: Final = {"max_seq_len": "max_model_len", "model_tag": "model"}
+# enumerations in what is logged: `<CompilationMode.VLLM_COMPILE: 3>`
+_MEMBER: Final = re.compile(r"<[A-Za-z_][\w.]{0,80}: ([^<>]{1,80})>")
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -131,7 +133,6 @@ def _depths(text: str) -> Iterator[tuple[int, int]]:
 
 def _literal(text: str) -> Any:
     try:
-        made = ast.literal_eval(text)
+        return ast.literal_eval(_MEMBER.sub(r"\1", text))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return made
+        return text.removeprefix("torch.")

@@ -19,8 +19,8 @@ class Flag:
     `kind` is `switch`, `optional-bool` (a switch that has a negation), `count`, `number`, `word`, `list` (of `items`)
     or `json`. `choices` are empty where the parser takes anything, or asks the running program; where the flag is
     `open` it takes other words too. `default` is None where it is not plain. A flag with `suffixes` takes 4k, one that
-    is `bare` needs no value, one that is `repeated` adds each value to the last. `field` is its name in the engine's own
-    records where that differs.
+    is `bare` needs no value, one that is `repeated` adds each value to the last. `field` is its name in the
+    engine's own records where that differs.
     """
 
     name: str
