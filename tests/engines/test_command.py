@@ -86,7 +86,10 @@ def test_json_values() -> None:
         ("uv run vllm serve org/model --tensor-parallel-size=2; echo done --tp 4", EngineName.VLLM),
         ("srun -N 1 --export=ALL bash -lc 'vllm serve org/model -tp 2'", EngineName.VLLM),
         ("docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.11 --model org/model -tp 2", EngineName.VLLM),
-        ("docker run lmsysorg/sglang:latest python3 -m sglang.launch_server --model org/model --tp 2", EngineName.SGLANG),
+        (
+            "docker run lmsysorg/sglang:latest python3 -m sglang.launch_server --model org/model --tp 2",
+            EngineName.SGLANG,
+        ),
         ("torchrun sglang/python/sglang/launch_server.py --model-path org/model --tp 2", EngineName.SGLANG),
         ("$ vllm serve org/model -tp 2", EngineName.VLLM),
     ],
@@ -104,7 +107,7 @@ def test_environment_and_variables() -> None:
     launch = only(
         "export SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=256\n"
         'TP=8; MODEL="org/my model"\nEXTRA="--dp-size 2 --enable-eplb"\n'
-        "NCCL_DEBUG=INFO env CUDA_VISIBLE_DEVICES=0,1 sglang serve \"$MODEL\" --tp ${TP} --ep ${EP:-4} $EXTRA "
+        'NCCL_DEBUG=INFO env CUDA_VISIBLE_DEVICES=0,1 sglang serve "$MODEL" --tp ${TP} --ep ${EP:-4} $EXTRA '
         "--served-model-name '$MODEL'"
     )
     assert launch.env == {

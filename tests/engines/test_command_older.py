@@ -33,7 +33,11 @@ def test_dp_attention_counts_groups_inside_tp() -> None:
         ("--enable-deepep-moe", {"moe_a2a_backend": "deepep"}, "--moe-a2a-backend deepep"),
         ("--nsa-prefill-cp-mode in-seq-split", {"cp_strategy": "zigzag"}, "--cp-strategy"),
         ("--max-num-reqs 48", {"max_running_requests": 48}, "--max-running-requests"),
-        ("--speculative-draft org/draft", {"speculative_draft_model_path": "org/draft"}, "--speculative-draft-model-path"),
+        (
+            "--speculative-draft org/draft",
+            {"speculative_draft_model_path": "org/draft"},
+            "--speculative-draft-model-path",
+        ),
     ],
 )
 def test_sglang(written: str, values: dict[str, object], write: str) -> None:
@@ -71,7 +75,9 @@ def test_vllm() -> None:
 
 def test_server_info_of_older_versions() -> None:
     info = {"model_path": "m", "tp_size": 16, "dp_size": 16, "enable_dp_attention": True, "cuda_graph_max_bs": 128}
-    launch = launch_of_server_info({**info, "disable_cuda_graph": False, "internal_states": [{}], "kv_cache_dtype": None})
+    launch = launch_of_server_info(
+        {**info, "disable_cuda_graph": False, "internal_states": [{}], "kv_cache_dtype": None}
+    )
     assert launch.values == {
         "model_path": "m",
         "tp_size": 16,

@@ -9,6 +9,8 @@ from explorer.engines.flags import Renamed, Table, table
 
 MODEL: Final = {EngineName.SGLANG: "model_path", EngineName.VLLM: "model"}
 """The flag that names the model."""
+MOST: Final = 100
+"""Notes, and unknown flags, of one launch that are named."""
 
 
 @dataclass
@@ -20,6 +22,8 @@ class Arguments:
     unknown: list[str] = field(default_factory=list)
     replaced: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    more_unknown: int = 0
 
     @property
     def table(self) -> Table:
@@ -34,8 +38,7 @@ class Arguments:
 
     def note(self, text: str) -> None:
         """Say something, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+        say(self.notes, text)
 
     def spelling(self, name: str) -> str:
         """How a canonical flag is written."""
@@ -58,6 +61,12 @@ class Arguments:
         values[target] = given
         older = f"{renamed.spelling} {self.spelling(source)} {given}" if moved else renamed.spelling
         self.replaced.append((older, f"{self.spelling(target)} {given}"))
+
+
+def say(notes: list[str], text: str) -> None:
+    """Add a note, once, and no more than MOST of them: a stranger's text may give reason for any number."""
+    if len(notes) < MOST and text not in notes:
+        notes.append(text)
 
 
 def short(text: str) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from explorer.engines.command.arguments import MODEL, Arguments, short
+from explorer.engines.command.arguments import MODEL, MOST, Arguments, short
 from explorer.engines.command.launch import EngineName, Value
 from explorer.engines.command.values import WrongValue, is_value, value
 from explorer.engines.flags import Flag, Renamed, table
@@ -87,6 +87,9 @@ class _Reader:
         return None
 
     def _unknown(self, spelling: str, begun: Sequence[str]) -> None:
+        if len(self.made.unknown) >= MOST:
+            self.made.more_unknown += 1
+            return
         shown = short(spelling)
         if begun:
             more = ", ..." if len(begun) > _AMBIGUOUS else ""

@@ -9,7 +9,7 @@ from explorer.engines.command.config import config_words
 from explorer.engines.command.flags import read_arguments
 from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.command.program import engine_of_flags, find_program, inner_text
-from explorer.engines.command.variables import assignment, expand
+from explorer.engines.command.variables import Variables, assignment, expand
 from explorer.engines.command.words import commands
 
 _MOST_LAUNCHES: Final = 1000
@@ -23,7 +23,7 @@ class Shell:
         self._source = source
         self._folder = folder
         self._lined = lined
-        self._variables: dict[str, str] = {}
+        self._variables = Variables()
         self._exported: dict[str, str] = {}
         self._launches: list[Launch] = []
         self._bare: list[tuple[Sequence[str], list[str], int]] = []
@@ -67,9 +67,10 @@ class Shell:
     def _assigns(self, words: Sequence[str]) -> bool:
         """Whether a command only sets variables; they are kept."""
         setter = words[0] in _SETTERS
-        given = dict(pair for pair in map(assignment, words[1:] if setter else words) if pair is not None)
-        if not setter and len([word for word in words if assignment(word) is not None]) < len(words):
+        pairs = [assignment(word) for word in words[1:]] if setter or assignment(words[0]) is not None else [None]
+        if not setter and None in pairs:
             return False
+        given = dict(pair for pair in (*pairs, assignment(words[0])) if pair is not None)
         self._variables.update(given)
         if words[0] == "export":
             self._exported.update(given)
@@ -93,7 +94,7 @@ def launch_of(made: Arguments, env: Mapping[str, str], notes: Sequence[str], sou
         model=made.model,
         values=made.values,
         env=dict(env),
-        unknown=tuple(made.unknown),
+        unknown=(*made.unknown, *([f"... and {made.more_unknown} more"] if made.more_unknown else [])),
         replaced=tuple(made.replaced),
         notes=(*notes, *made.notes),
         source=source,

@@ -18,7 +18,7 @@ _PART: Final = re.compile(
       | (?P<escaped>\\[\s\S])
       | (?P<run>`[^`]*`)
       | (?P<call>\$\()
-      | (?P<braced>\$\{[^}\n]*\})
+      | (?P<braced>\$\{(?:[^}\n]*\})?)
       | (?P<plain>[^\s\\'"`$&;|<>()]+|\$[A-Za-z_]\w*|\$[0-9@*\#?!]|\$)
     """,
     re.VERBOSE,
@@ -26,7 +26,7 @@ _PART: Final = re.compile(
 _IN_DOUBLE: Final = re.compile(r"\\([\\\"$`])|\\\r?\n")
 
 
-@dataclass
+@dataclass(slots=True)
 class Piece:
     """A stretch of a word in which `$NAME` may stand, or one that is literal."""
 
@@ -35,7 +35,7 @@ class Piece:
     quoted: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class Word:
     """A word before expansion, and the line on which it begins."""
 
@@ -89,6 +89,8 @@ class _Splitter:
             if found is None:
                 raise self._unclosed()
             kind, part = found.lastgroup or "", found.group()
+            if part == "${":
+                raise self._unclosed()
             self._at = found.end()
             if kind in ("space", "line", "end", "redirect"):
                 yield from self._close(kind, part)
