@@ -13,6 +13,7 @@ from explorer.request import Request, captured, make_request
 from explorer.residents.line import Holding
 from hw.machine import load_machine
 from layouts.layout import Layout, resolve
+from layouts.mla import MLA
 from layouts.models import Model, load_model
 from layouts.rules import broken
 from layouts.serving.graphs import graph_sizes
@@ -52,6 +53,11 @@ class Setup:
     layout: Layout
     broken: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention keeps a latent instead of keys and values."""
+        return any(isinstance(layer.attention, MLA) for layer in self.request.model.kinds)
 
 
 def setup_of(launch: Launch, asked: Asked) -> Setup:

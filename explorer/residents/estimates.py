@@ -45,6 +45,11 @@ def activations() -> Line:
     return _line("activations", Group.RESERVE, size, "activations")
 
 
+def trial_step(rows: int) -> int:
+    """Bytes at the peak of a step of `rows` that an engine tries before it sizes its pools."""
+    return int(rows * _READ["trial_step"]["mib_a_row"] * MIB)
+
+
 def _line(name: str, group: Group, size: Expr, key: str) -> Line:
     read = _READ[key]
     return Line(name, group, size, read["source"], exact=False, low=read["low"], high=read["high"])

@@ -40,7 +40,7 @@ from layouts.symbols import (
 )
 from layouts.tensor import COMPONENTS, Precision, Tensor
 
-_RING: Final = 16  # tokens of a ReplaySSM ring (SGLang `--linear-replayssm-cache-len`)
+RING: Final = 16  # tokens of a ReplaySSM ring (SGLang `--linear-replayssm-cache-len`)
 
 
 def fixed_lines(model: Model, prefill: bool = False, holding: Holding = AS_PUBLISHED) -> tuple[Line, ...]:
@@ -148,8 +148,8 @@ def _state_lines(model: Model) -> tuple[Line, ...]:
         source = "what running requests need; SGLang's --swa-full-tokens-ratio may set more aside"
         lines.append(Line("sliding-window KV", Group.STATE, REQUESTS * PP * WINDOW_HELD * held, source))
     if states and model.draft is not None:
-        ring = total(n * a.replay_bytes(_RING) for n, a in states)
-        lines.append(Line("ReplaySSM ring", Group.STATE, SLOTS * ring, f"state slots x a ring of {_RING} tokens"))
+        ring = total(n * a.replay_bytes(RING) for n, a in states)
+        lines.append(Line("ReplaySSM ring", Group.STATE, SLOTS * ring, f"state slots x a ring of {RING} tokens"))
     if model.draft is not None and model.draft.kv == "window":
         slot = model.draft.kv_bytes(model.precision["kv"].name)
         lines.append(Line("draft KV", Group.STATE, SLOTS * DRAFT_WINDOW * slot, "state slots x window slots"))

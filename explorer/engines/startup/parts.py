@@ -1,0 +1,108 @@
+"""The bytes of one rank that start-up rules divide, out of the ledger's lines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
+
+from explorer.engines.setup import Setup
+from explorer.priced import priced
+from explorer.residents.division import Division
+from explorer.residents.line import Group
+from explorer.residents.lines import RING, kv_bytes_a_token
+from layouts.expression import Expr, total
+from layouts.kda import KDA
+from layouts.symbols import layers_of
+
+
+@dataclass(frozen=True)
+class StateSlot:
+    """Bytes of one slot of recurrent state on a rank, all layers of the heaviest stage: convolution and recurrence."""
+
+    conv: int
+    recurrent: int
+
+    @property
+    def bytes(self) -> int:
+        return self.conv + self.recurrent
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One rank of a server, in bytes. What a reading of a log replaces is looked up in `given`."""
+
+    setup: Setup
+
+    @cached_property
+    def books(self) -> Division:
+        """The ledger of the layout, whole bytes."""
+        return Division(priced(self.setup.request, self.setup.layout))
+
+    @property
+    def numbers(self) -> Mapping[str, Fraction]:
+        """The layout's quantities."""
+        return self.books.numbers
+
+    @property
+    def total(self) -> int:
+        """Memory of the GPU."""
+        return int(self.setup.request.machine.memory_bytes)
+
+    @property
+    def free(self) -> int:
+        """Free once communicators stand, before weights load."""
+        return self.books.before
+
+    @property
+    def weights(self) -> int:
+        """Of target and draft."""
+        return self.books.weights
+
+    @property
+    def token(self) -> int:
+        """KV bytes of a token slot of the pool, the draft's own KV included."""
+        return kv_bytes_a_token(self.setup.request.model).bytes(self.numbers)
+
+    @cached_property
+    def state(self) -> StateSlot | None:
+        """None for a model without recurrent layers."""
+        model = self.setup.request.model
+        kind = model.precision["state"].name
+        states = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds) if isinstance(la.attention, KDA)]
+        if not states:
+            return None
+        slot = total(n * a.state_bytes(0, kind) for n, a in states)
+        window = total(n * (a.state_bytes(1, kind) + a.state_bytes(0, kind) * -1) for n, a in states)
+        conv = self._bytes(window)
+        return StateSlot(conv, self._bytes(slot) - conv)
+
+    def line(self, name: str) -> int:
+        """Bytes of a line of the ledger; 0 where it has none of that name."""
+        return sum(self.books.size(line) for line in self.books.lines if line.name == name)
+
+    def ring_slot(self) -> int:
+        """Bytes of a ReplaySSM ring of one state slot."""
+        rings = [
+            layers_of(k) * la.attention.replay_bytes(RING)
+            for k, la in enumerate(self.setup.request.model.kinds)
+            if isinstance(la.attention, KDA)
+        ]
+        return self._bytes(total(rings))
+
+    def reserved(self) -> tuple[int, int]:
+        """Bytes that graphs, buffers and tables take outside the pools: as estimated, and at most."""
+        lines = [line for line in self.books.lines if line.group is Group.RESERVE]
+        sizes = [self.books.size(line) for line in lines]
+        return sum(sizes), sum(ceil(size * line.high) for size, line in zip(sizes, lines, strict=True))
+
+    def pools_beside_states(self) -> int:
+        """Bytes of pools sized by requests that are no recurrent state: windows, a block draft's KV."""
+        return sum(
+            self.books.size(line)
+            for line in self.books.lines
+            if line.group is Group.STATE and line.name not in ("linear-attention state", "ReplaySSM ring")
+        )
+
+    def _bytes(self, size: Expr) -> int:
+        return size.bytes(self.numbers)

@@ -1,0 +1,153 @@
+"""SGLang's start: the share of free memory that is static, states first, then KV; requests clamped by both."""
+
+from typing import Final
+
+from explorer.engines.setup import Setup
+from explorer.engines.startup.found import Given, Startup
+from explorer.engines.startup.parts import Parts
+from layouts.serving.errors import EngineRuleError
+from layouts.serving.pools import kv_tokens, least_mem_fraction, rest_for_pools
+from layouts.serving.requests import requests_that_run
+from layouts.serving.reserve import Role, ServerSettings, default_limits, default_mem_fraction
+from layouts.serving.states import (
+    DEFAULT_STATE_RATIO,
+    StateCache,
+    StateDemand,
+    StatePool,
+    state_pool,
+    state_slots_a_request,
+)
+
+# Requests of a server whose draft sizes states by them, where the command gives no limit: `speculative_hook.py`.
+SPECULATIVE_RUNNING: Final = 48
+_NO_STATES: Final = StatePool(0, 0, 0)
+
+
+def start(setup: Setup, given: Given) -> Startup:
+    """What a start allocates. A pool that no memory is left for is a refusal, not an error."""
+    parts = Parts(setup)
+    share, source = _share(setup, parts)
+    free = parts.free if given.free is None else given.free
+    weights = parts.weights if given.weights is None else given.weights
+    left = free - weights if given.left is None else given.left
+    budget = int(rest_for_pools(left, free, share)) if given.budget is None else given.budget
+    states, tokens, refusal = _NO_STATES, 0, None
+    cache = _state_cache(setup)
+    demand = _demand(setup, parts, cache)
+    try:
+        if demand is not None:
+            states = _state_pool(setup, budget, demand)
+        rest = budget - states.deducted - parts.pools_beside_states() if given.pool is None else given.pool
+        page = setup.settings.pools.page or 1
+        tokens = kv_tokens(rest, parts.token, page, setup.settings.pools.max_tokens) if parts.token else 0
+    except EngineRuleError as error:
+        least = f"; --mem-fraction-static must be above {least_mem_fraction(left, free)}" if 0 <= left <= free else ""
+        refusal = f"{error}{least}"
+    group = tokens * setup.layout.dcp
+    context = setup.request.context
+    running = requests_that_run(
+        max_running=_max_running(setup) or max(2048, min(4096, int(tokens / setup.request.model.context_limit * 512))),
+        attn_dp=setup.layout.attn_dp if _max_running(setup) else 1,
+        kv_tokens=group if parts.token else context * 4096,
+        tokens_a_request=context,
+        state_slots=states.slots if demand is not None else None,
+        slots_a_request=1 if demand is None else demand.slots_a_request,
+    )
+    reserved, most = parts.reserved()
+    return Startup(
+        parts=parts,
+        share=share,
+        share_source=source,
+        free=free,
+        weights=weights,
+        budget=budget,
+        state_slots=states.slots if demand is not None else None,
+        slots_a_request=1 if demand is None else demand.slots_a_request,
+        state_bytes=states.bytes,
+        verify_bytes=states.intermediate_bytes,
+        window_bytes=parts.pools_beside_states(),
+        kv_bytes=tokens * parts.token,
+        kv_tokens=tokens,
+        group_tokens=group,
+        running=running.requests,
+        clamp=running.clamp,
+        longest=min(group, setup.request.model.context_limit) if parts.token else setup.request.model.context_limit,
+        left=left - states.deducted - parts.pools_beside_states() - tokens * parts.token,
+        reserved=reserved,
+        reserved_high=most,
+        groups=setup.layout.replicas * setup.layout.attn_dp,
+        refusal=refusal,
+    )
+
+
+def _share(setup: Setup, parts: Parts) -> tuple[float, str]:
+    pools = setup.settings.pools
+    if pools.share is not None:
+        return pools.share, "--mem-fraction-static"
+    return default_mem_fraction(parts.total, server_settings(setup, parts)), "the engine's default"
+
+
+def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
+    """What the default share depends on."""
+    pools, degrees, role = setup.settings.pools, setup.settings.degrees, setup.settings.role
+    running = _max_running(setup)
+    limits = default_limits(parts.total, degrees.tp, running)
+    batch = max(pools.graph_sizes or (pools.graph_limit or limits.max_batch,)) if pools.graphs else 0
+    return ServerSettings(
+        chunk=pools.chunk or limits.chunk,
+        max_batch=batch,
+        tp=degrees.tp,
+        pp=degrees.pp,
+        attn_dp=degrees.attn_dp,
+        role=role,
+        latent_kv=setup.latent,
+        prefill_graphs=int(role is not Role.DECODE),
+        deepep=degrees.exchange == "all_to_all",
+        max_running=running,
+        verify_width=setup.request.verify_width,
+    )
+
+
+def _max_running(setup: Setup) -> int | None:
+    stated = setup.settings.pools.max_running
+    return SPECULATIVE_RUNNING if stated is None and setup.settings.speculation is not None else stated
+
+
+def _state_cache(setup: Setup) -> StateCache:
+    """The strategy stated; else snapshots in buffers, which only a schedule without overlap goes without."""
+    pools = setup.settings.pools
+    if not pools.prefix_cache:
+        return StateCache.OFF
+    word = pools.state_strategy or "auto"
+    if word in tuple(StateCache):
+        return StateCache(word)
+    return StateCache.EXTRA_BUFFER if pools.overlap_schedule or (pools.page or 1) > 1 else StateCache.NO_BUFFER
+
+
+def _demand(setup: Setup, parts: Parts, cache: StateCache) -> StateDemand | None:
+    slot = parts.state
+    if slot is None:
+        return None
+    pools = setup.settings.pools
+    ring = parts.ring_slot() if pools.replay_state else 0
+    keeps = setup.settings.speculation is not None and not pools.replay_state and not setup.request.prefill
+    overlap = pools.overlap_schedule and setup.layout.pp == 1
+    return StateDemand(
+        slot_bytes=slot.bytes,
+        ring_bytes_a_slot=ring,
+        verify_width=setup.request.verify_width if keeps else 0,
+        slots_a_request=state_slots_a_request(cache, overlap=overlap),
+    )
+
+
+def _state_pool(setup: Setup, budget: int, demand: StateDemand) -> StatePool:
+    pools = setup.settings.pools
+    return state_pool(
+        budget,
+        demand,
+        ratio=DEFAULT_STATE_RATIO if pools.state_ratio is None else pools.state_ratio,
+        max_slots=pools.state_slots,
+        max_running=_max_running(setup),
+        attn_dp=setup.layout.attn_dp,
+        prefix_cache=pools.prefix_cache,
+    )
