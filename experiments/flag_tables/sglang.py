@@ -68,6 +68,8 @@ def _field(sources: Sources, module: str, node: ast.AnnAssign) -> dict[str, Any]
     row = flag([first, *others], _keywords(sources, module, kind, told, node.value))
     if _name(row) != node.target.id:
         row["field"] = node.target.id
+    if "fallback" in told:
+        row["fallback"] = evaluate(sources, module, told["fallback"])
     return row
 
 

@@ -33,7 +33,7 @@ class Sources:
         """A module parsed; None where the package has none of that name."""
         stem = module.replace(".", "/")
         for name in (f"{stem}.py", f"{stem}/__init__.py"):
-            text = self._text(name)
+            text = self.text(name)
             if text is not None:
                 return ast.parse(text)
         return None
@@ -41,7 +41,7 @@ class Sources:
     def version(self) -> str:
         """The version that the package's metadata states; empty where it is not beside it."""
         for name in self._metadata():
-            for line in (self._text(name) or "").splitlines():
+            for line in (self.text(name) or "").splitlines():
                 if line.startswith("Version: "):
                     return line.removeprefix("Version: ").strip()
         found = self.find(f"{self.package}._version", "__version__")
@@ -65,7 +65,7 @@ class Sources:
         """The module that an import names, seen from the one where it stands."""
         if not bound.level:
             return bound.module or ""
-        is_package = self._text(f"{module.replace('.', '/')}/__init__.py") is not None
+        is_package = self.text(f"{module.replace('.', '/')}/__init__.py") is not None
         parents = module.split(".")
         kept = parents[: len(parents) - bound.level + is_package]
         return ".".join([*kept, bound.module] if bound.module else kept)
@@ -87,7 +87,7 @@ class Sources:
                 names[node.target.id] = node.value
         return names
 
-    def _text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         if self._wheel is not None:
             return self._wheel.read(name).decode() if name in self._wheel.namelist() else None
         file = self._folder / name

@@ -87,7 +87,7 @@ def test_json_values() -> None:
         ("srun -N 1 --export=ALL bash -lc 'vllm serve org/model -tp 2'", EngineName.VLLM),
         ("docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.11 --model org/model -tp 2", EngineName.VLLM),
         (
-            "docker run lmsysorg/sglang:latest python3 -m sglang.launch_server --model org/model --tp 2",
+            "docker run lmsysorg/sglang python3 -m sglang.launch_server --model org/model --tp 2",
             EngineName.SGLANG,
         ),
         ("torchrun sglang/python/sglang/launch_server.py --model-path org/model --tp 2", EngineName.SGLANG),

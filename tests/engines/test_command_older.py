@@ -6,7 +6,7 @@ from explorer.engines.command import launch_of_server_info, read_launches
 
 
 def test_dp_attention_counts_groups_inside_tp() -> None:
-    """SGLang 0.5.23 srt/arg_groups/parallel_hook.py: --dp-size N --enable-dp-attention is --attn-dp-size N, one replica."""
+    """SGLang 0.5.23 srt/arg_groups/parallel_hook.py: --dp-size N --enable-dp-attention is --attn-dp-size N."""
     (launch,) = read_launches("sglang serve m --tp 16 --dp-size 8 --enable-dp-attention")
     assert launch.values == {"model_path": "m", "tp_size": 16, "attn_dp_size": 8}
     assert launch.replaced == (("--enable-dp-attention --dp-size 8", "--attn-dp-size 8"),)
@@ -55,7 +55,8 @@ def test_ep_moe_is_as_wide_as_tp() -> None:
 
 def test_vllm() -> None:
     (launch,) = read_launches(
-        "vllm serve m --cuda-graph-sizes 1 2 --num-redundant-experts 32 --speculative-model d --num-speculative-tokens 3"
+        "vllm serve m --cuda-graph-sizes 1 2 --num-redundant-experts 32 --speculative-model d "
+        "--num-speculative-tokens 3"
     )
     assert launch.values == {
         "model": "m",

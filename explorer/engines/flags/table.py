@@ -20,7 +20,7 @@ class Flag:
     or `json`. `choices` are empty where the parser takes anything, or asks the running program; where the flag is
     `open` it takes other words too. `default` is None where it is not plain. A flag with `suffixes` takes 4k, one that
     is `bare` needs no value, one that is `repeated` adds each value to the last. `field` is its name in the
-    engine's own records where that differs.
+    engine's own records where that differs, `fallback` what the engine takes where neither it nor a rule gives a value.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Flag:
     repeated: bool = False
     may_be_empty: bool = False
     field: str | None = None
+    fallback: bool | int | float | str | None = None
 
 
 @dataclass(frozen=True)
