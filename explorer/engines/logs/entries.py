@@ -120,7 +120,8 @@ class Rank:
     def __str__(self) -> str:
         parts = [(field.name, getattr(self, field.name)) for field in fields(self)]
         words = {"worker": "rank ", "pid": "pid "}
-        return " ".join(f"{words.get(name, name.upper())}{number}" for name, number in parts if number is not None)
+        said = [f"{words.get(name, name.upper())}{number}" for name, number in parts if number is not None]
+        return " ".join(said) or "no rank"
 
 
 @dataclass(frozen=True)
