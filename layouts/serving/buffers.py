@@ -12,6 +12,7 @@ _SCALE_GROUP: Final = 128
 _HEADER: Final = 16
 _INT32: Final = 4
 _INT64: Final = 8
+_WORD: Final = 16
 
 
 def deepep_bytes_a_token(width: int, experts: int) -> int:
@@ -42,6 +43,16 @@ def deepep_counter_bytes(experts: int) -> int:
 def deepep_buffer_bytes(tokens: Count, width: int, experts: int) -> Count:
     """Bytes of a rank's DeepEP low-latency buffer for at most `tokens` dispatched tokens a rank."""
     return tokens * deepep_bytes_a_token(width, experts) + deepep_counter_bytes(experts)
+
+
+def most_dispatch_tokens(width: int, experts: int) -> int:
+    """Most tokens a rank may dispatch before DeepEP refuses the buffer: 16-byte words are counted in 31 bits.
+
+    The buffer must stay below 32 GiB less a word. The engine that asks for it may set a lower cap.
+    Source: DeepEP `Buffer` (num_rdma_bytes / 16 < 2^31 - 1); vLLM issue 57894 met it at 1,856 tokens.
+    """
+    room = _WORD * (2**31 - 1) - 1 - deepep_counter_bytes(experts)
+    return room // deepep_bytes_a_token(width, experts)
 
 
 def request_table_bytes(slots: Count, context: int) -> Count:

@@ -1,6 +1,6 @@
 """Prefill servers that hand their KV to decode servers: what a pool holds, who owns which layer, how it is packed.
 
-Source: seed article 004 and the rules for GLM-5.x in the project's serving rules.
+Source: seed article 004 and the rules for GLM-5.x in the project's serving rules, where no other is named.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,20 @@ def split_layers(layers: int, ranks: int) -> tuple[int, ...]:
     """Layers whose KV each rank keeps under LayerSplit: contiguous ranges, the first `layers mod ranks` one longer."""
     require_positive(layers=layers, ranks=ranks)
     return tuple(layers // ranks + (rank < layers % ranks) for rank in range(ranks))
+
+
+def extra_request_slots(max_running: int | None, dp_ranks: int) -> int:
+    """Request slots of a rank that a decode server holds for arriving requests, where the command gives none.
+
+    Twice the rank's share of the limit where that is 32 or less, so that the pool is three times the running requests;
+    none above it or without a limit. `dp_ranks` are replicas x attention groups.
+    Source: SGLang 0.5.23, `handle_pd_disaggregation`.
+    """
+    require_positive(dp_ranks=dp_ranks)
+    if max_running is None:
+        return 0
+    share = max(1, max_running // dp_ranks)
+    return 2 * share if share <= 32 else 0
 
 
 def pool_fits(pool: int, prefixes: Sequence[int], suffixes: Sequence[int]) -> bool:

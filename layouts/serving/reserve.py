@@ -31,9 +31,12 @@ class Defaults(NamedTuple):
 class ServerSettings:
     """The settings that the reserve depends on.
 
-    `chunk` is the prefill chunk before attention DP divides it; `max_batch` the largest captured decode batch of a DP
-    group (0 without decode graphs); `prefill_graphs` the number of captured prefill sizes; `latent_kv` an MLA model;
-    `max_running` and `verify_width` count in a decode server only.
+    `chunk` is the prefill chunk before attention DP divides it, or the limit of tokens in a prefill batch where chunks
+    are off; `max_batch` the largest captured decode batch of a DP group, which keeps its default where `decode_graphs`
+    are off; `prefill_graphs` the number of prefill sizes captured in parts; `latent_kv` an MLA model.
+    `max_running` and `verify_width` count in a decode server only, and only as the command gives them: defaults for
+    speculation are set later. `sized_after_capture` (SGLANG_ENABLE_POST_CAPTURE_KV_SIZING, off unless set): KV is sized
+    by what is free once graphs exist, so that only a slack is reserved.
     """
 
     chunk: int
@@ -47,6 +50,8 @@ class ServerSettings:
     deepep: bool = False
     max_running: int | None = None
     verify_width: int = 1
+    decode_graphs: bool = True
+    sized_after_capture: bool = False
 
     def __post_init__(self) -> None:
         require_positive(chunk=self.chunk, tp=self.tp, pp=self.pp, attn_dp=self.attn_dp, verify_width=self.verify_width)
@@ -64,7 +69,11 @@ _DEFAULTS: Final = (
 
 
 def default_limits(chip_bytes: int, tp: int, max_running: int | None = None) -> Defaults:
-    """Prefill chunk and largest captured decode batch when neither is given; no batch beyond `max_running`."""
+    """Prefill chunk and largest captured decode batch when neither is given; no batch beyond `max_running`.
+
+    `max_running` is the limit of the whole server, not of an attention group, and only as the command gives it. A batch
+    or a list of sizes that is given is not limited by it.
+    """
     require_positive(chip_bytes=chip_bytes, tp=tp)
     narrow, wide = next((a, b) for below, a, b in _DEFAULTS if chip_bytes < below * _GIB)
     limits = narrow if tp < 4 else wide
@@ -76,23 +85,28 @@ def reserve_parts(chip_bytes: int, settings: ServerSettings) -> Mapping[str, int
 
     Activations of the rows of a step (1.5 MiB a row, at least 2,048 rows), communication (1 GiB for each 8 ranks),
     decode graphs (2 MiB a request, 3 MiB more for each DP group, half as much again above 300 requests), prefill graphs
-    (1.5 GiB for MLA, else 8 MiB a size), a floor of 10 GiB on chips above 60 GiB, and 2 GiB for DeepEP on top of it.
-    Source: SGLang 0.5.23, `handle_gpu_memory_settings`; without its post-capture sizing and multimodal adjustment.
+    (1.5 GiB for MLA, else 8 MiB a size, and 1 GiB for DeepEP in them), a floor of 10 GiB on chips above 60 GiB, and
+    2 GiB for DeepEP on top of it. The DP groups' part is there without decode graphs too.
+    Source: SGLang 0.5.23, `handle_gpu_memory_settings`, `reserve_for_graph_mb`, `reserve_for_deepep_a2a_mb`.
     """
     s = settings
+    communication = s.tp * s.pp * 1024 * _MIB // 8
+    if s.sized_after_capture:
+        return {"metadata": 1536 * _MIB, "communication": communication}
     decodes, prefills = s.role is not Role.PREFILL, s.role is not Role.DECODE
+    captures = decodes and s.decode_graphs and s.max_batch > 0
     rows = s.chunk if prefills else (s.max_running or s.max_batch or 1) * s.verify_width
     padding = 3 * s.max_batch * s.attn_dp * _MIB if s.attn_dp > 1 else 0
     parts = {
         "metadata": 512 * _MIB,
         "activations": 3 * max(rows, 2048) * _MIB // 2,
-        "communication": s.tp * s.pp * 1024 * _MIB // 8,
-        "decode graphs": 2 * s.max_batch * _MIB if decodes else 0,
+        "communication": communication,
+        "decode graphs": 2 * s.max_batch * _MIB if captures else 0,
         "DP attention": padding + (padding // 2 if s.max_batch > 300 else 0) if decodes else 0,
         "prefill graphs": _prefill_graph_bytes(s) if prefills else 0,
     }
     parts["floor"] = max(0, 10 * _GIB - sum(parts.values())) if chip_bytes > _LARGE_CHIP else 0
-    parts["DeepEP"] = 2 * _GIB if s.deepep and decodes and s.max_batch else 0
+    parts["DeepEP"] = 2 * _GIB if s.deepep and captures else 0
     return parts
 
 
@@ -110,10 +124,23 @@ def reserve_bytes(chip_bytes: int, settings: ServerSettings) -> int:
 
 def default_mem_fraction(chip_bytes: int, settings: ServerSettings) -> float:
     """The memory fraction that the engine derives from the reserve, rounded to three digits as it does."""
-    return round(1 - reserve_bytes(chip_bytes, settings) / chip_bytes, 3)
+    return round((chip_bytes - reserve_bytes(chip_bytes, settings)) / chip_bytes, 3)
+
+
+def fraction_with_vision(fraction: float, layers: int, width: int) -> float:
+    """The default fraction of a server that encodes images itself, less for a larger encoder.
+
+    95 % of the other default for an encoder of 24 `layers` of 1,024 (ViT-L/14); each further one of that size takes
+    10 % of it, within 80 % and 105 %. A decode server and one without the encoder keep the other default.
+    Source: SGLang 0.5.23, `adjust_mem_fraction_for_vlm`; without sizing after capture.
+    """
+    require_positive(layers=layers, width=width)
+    size = layers * width**2 / (24 * 1024**2)
+    return fraction * (0.95 * max(0.8, min(1.05, 1 - 0.1 * (size - 1))))
 
 
 def _prefill_graph_bytes(settings: ServerSettings) -> int:
     if not settings.prefill_graphs:
         return 0
-    return 3 * _GIB // 2 if settings.latent_kv else 8 * settings.prefill_graphs * _MIB
+    graphs = 3 * _GIB // 2 if settings.latent_kv else 8 * settings.prefill_graphs * _MIB
+    return graphs + (_GIB if settings.deepep else 0)

@@ -4,6 +4,7 @@ import pytest
 
 from layouts.serving.buffers import (
     deepep_buffer_bytes,
+    most_dispatch_tokens,
     request_table_bytes,
     slot_map_bytes,
 )
@@ -11,6 +12,7 @@ from layouts.serving.errors import EngineRuleError
 from layouts.serving.requests import (
     Clamp,
     Running,
+    admitted_requests,
     requests_that_run,
 )
 
@@ -50,6 +52,12 @@ def test_deepep_width_must_hold_whole_scale_groups() -> None:
         deepep_buffer_bytes(128, 7000, 256)
 
 
+def test_most_dispatch_tokens() -> None:
+    """A28: 1,840 tokens start, 1,856 do not. By hand: width 128, 2 experts: 2,128 B a token, 256 B of counters."""
+    assert 1840 <= most_dispatch_tokens(5120, 448) < 1856
+    assert most_dispatch_tokens(128, 2) == (16 * (2**31 - 1) - 1 - 256) // 2128
+
+
 @pytest.mark.parametrize(("slots", "table_gib"), [(33, "0.13"), (209, "0.82")])
 def test_article_request_table(slots: int, table_gib: str) -> None:
     assert f"{request_table_bytes(slots, 1_048_576) / GIB:.2f}" == table_gib
@@ -76,3 +84,32 @@ def test_article_slot_map() -> None:
 )
 def test_the_clamp_that_binds(arguments: tuple[int, int, int, int, int | None, int], expected: Running) -> None:
     assert requests_that_run(*arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # without a limit: 512 x 32,000 / 4,096 = 4,000; then the two ends of the estimate
+        ((None, 1, 32_000, 4096), Running(4000, Clamp.ESTIMATE)),
+        ((None, 1, 10**6, 262_144), Running(2048, Clamp.ESTIMATE)),
+        ((None, 8, 10**7, 4096), Running(4096, Clamp.ESTIMATE)),
+        ((None, 1, 3000, 4096), Running(1500, Clamp.KV)),
+        ((1000, 4, 10**6, 4096), Running(250, Clamp.MAX_RUNNING)),
+        ((1000, 4, 401, 4096), Running(200, Clamp.KV)),
+        ((10_000, 1, 10**6, 4096), Running(10_000, Clamp.MAX_RUNNING)),
+        ((1000, 4, 10**6, 4096, 1000, 5), Running(200, Clamp.STATE)),
+        # a state pool for just as many does not bind
+        ((1000, 4, 10**6, 4096, 1250, 5), Running(250, Clamp.MAX_RUNNING)),
+    ],
+)
+def test_admitted_requests(arguments: tuple[int | None, int, int, int], expected: Running) -> None:
+    assert admitted_requests(*arguments) == expected
+
+
+def test_without_a_limit_the_context_decides() -> None:
+    # 8 ranks of 8,000 tokens under DCP: half of one rank's is 4,000, 512 x 8,000 / 1,000 = 4,096
+    assert requests_that_run(None, 1, 64_000, 10, context=1000, dcp=8) == Running(4000, Clamp.KV)
+    assert requests_that_run(None, 1, 640_000, 10, context=1000, dcp=8) == Running(4096, Clamp.ESTIMATE)
+    assert requests_that_run(None, 1, 640_000, 1000, context=1000, dcp=8) == Running(640, Clamp.KV)
+    with pytest.raises(EngineRuleError, match="context"):
+        requests_that_run(None, 1, 64_000, 10)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layouts.serving.disaggregation import (
+    extra_request_slots,
     packs_in_rounds,
     page_shard_gain,
     pool_fits,
@@ -25,6 +26,15 @@ def test_every_layer_has_one_owner(layers, ranks):
     kept = split_layers(layers, ranks)
     assert sum(kept) == layers
     assert max(kept) - min(kept) <= 1
+
+
+@pytest.mark.parametrize(
+    ("max_running", "ranks", "extra"),
+    [(32, 1, 64), (33, 1, 0), (512, 16, 64), (528, 16, 0), (8, 16, 2), (None, 1, 0)],
+)
+def test_slots_for_requests_that_arrive(max_running, ranks, extra):
+    """B20: the extra slots are twice the running ones (and come beside them) up to 32 on a rank."""
+    assert extra_request_slots(max_running, ranks) == extra
 
 
 def test_a_shared_prefix_is_held_once():

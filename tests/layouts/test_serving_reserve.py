@@ -15,8 +15,16 @@ from layouts.serving.reserve import (
     ServerSettings,
     default_limits,
     default_mem_fraction,
+    fraction_with_vision,
     reserve_bytes,
     reserve_parts,
+)
+from layouts.serving.reserve_older import (
+    Draft,
+    early_limits,
+    early_mem_fraction,
+    early_reserve_parts,
+    fraction_by_width,
 )
 
 MIB, GIB = 2**20, 2**30
@@ -43,11 +51,11 @@ def test_default_batch_stops_at_the_running_limit() -> None:
 
 
 def test_reserve_of_a_unified_dp_server_by_hand() -> None:
-    # 512 + 1.5 x 16384 + 1024 x 8 / 8 + 2 x 512 + (3 + 1.5) x 512 x 8 + 1536 for MLA prefill graphs
+    # 512 + 1.5 x 16384 + 1024 x 8 / 8 + 2 x 512 + (3 + 1.5) x 512 x 8 + 1536 for MLA prefill graphs, 1024 for DeepEP's
     settings = ServerSettings(
         chunk=16384, max_batch=512, tp=8, attn_dp=8, latent_kv=True, prefill_graphs=40, deepep=True
     )
-    without_deepep = 512 + 24576 + 1024 + 1024 + 18432 + 1536
+    without_deepep = 512 + 24576 + 1024 + 1024 + 18432 + 1536 + 1024
     assert reserve_bytes(180 * GIB, settings) == (without_deepep + 2048) * MIB
     assert default_mem_fraction(180 * GIB, settings) == round(1 - (without_deepep + 2048) / (180 * 1024), 3)
 
@@ -66,6 +74,57 @@ def test_decode_servers_count_verified_rows_and_prefill_servers_no_decode_graphs
     parts = reserve_parts(180 * GIB, prefill)
     assert parts["decode graphs"] == parts["DP attention"] == 0
     assert parts["prefill graphs"] == 8 * 40 * MIB
+
+
+def test_without_decode_graphs_the_groups_still_count() -> None:
+    # 3 x 256 x 4 groups; no graphs, no DeepEP buffers in them
+    settings = ServerSettings(chunk=8192, max_batch=256, tp=8, attn_dp=4, deepep=True, decode_graphs=False)
+    parts = reserve_parts(140 * GIB, settings)
+    assert (parts["DP attention"], parts["decode graphs"], parts["DeepEP"]) == (3 * 256 * 4 * MIB, 0, 0)
+    assert parts["prefill graphs"] == 0
+
+
+def test_deepep_in_prefill_graphs() -> None:
+    settings = ServerSettings(chunk=8192, max_batch=0, tp=8, role=Role.PREFILL, prefill_graphs=58, deepep=True)
+    assert reserve_parts(140 * GIB, settings)["prefill graphs"] == (58 * 8 + 1024) * MIB
+
+
+def test_a_server_that_sizes_kv_after_capture_reserves_a_slack() -> None:
+    settings = ServerSettings(chunk=8192, max_batch=256, tp=4, pp=2, sized_after_capture=True)
+    assert reserve_bytes(80 * GIB, settings) == (1536 + 1024) * MIB
+
+
+def test_images_take_of_the_fraction() -> None:
+    # ViT-L/14 itself; 27 layers of 1,152 are 1.4238 of it; 63 of 1,792 are 8 of it and stop at 80 %
+    assert fraction_with_vision(0.8, 24, 1024) == pytest.approx(0.8 * 0.95)
+    assert fraction_with_vision(0.8, 27, 1152) == pytest.approx(0.8 * 0.95 * (1 - 0.042383), abs=1e-6)
+    assert fraction_with_vision(0.8, 63, 1792) == pytest.approx(0.8 * 0.95 * 0.8)
+    assert fraction_with_vision(0.8, 6, 512) == pytest.approx(0.8 * 0.95 * 1.05)
+
+
+@pytest.mark.parametrize(("tp", "fraction"), [(1, 0.88), (2, 0.87), (4, 0.85), (8, 0.81), (15, 0.81), (16, 0.79)])
+def test_fractions_before_there_was_a_reserve(tp: int, fraction: float) -> None:
+    assert fraction_by_width(tp) == fraction
+
+
+def test_the_first_reserve_counts_a_draft_and_no_deepep() -> None:
+    # 512 + 1.5 x 8192 + 1024 + 2 x 512 + 4.5 x 512 x 8 = 33,280 MiB, and 2 GiB for an EAGLE draft
+    parts = early_reserve_parts(140 * GIB, chunk=8192, max_batch=512, tp=8, attn_dp=8, draft=Draft.LAYERS)
+    assert sum(parts.values()) == (33_280 + 2048) * MIB
+    assert early_mem_fraction(140 * GIB, parts) == round(1 - 35_328 / (140 * 1024), 3)
+    # 512 + 3072 + 128 + 16 + 10 x 8 stays below the floor of 10 GiB; a standalone draft is beside it
+    parts = early_reserve_parts(80 * GIB, chunk=1024, max_batch=8, tp=1, prefill_graphs=10, draft=Draft.STANDALONE)
+    assert sum(parts.values()) == 16 * GIB
+    assert parts["prefill graphs"] == 80 * MIB
+    small = early_reserve_parts(40 * GIB, chunk=2048, max_batch=24, tp=1, draft=Draft.LOOKUP)
+    assert sum(small.values()) == (512 + 3072 + 128 + 48) * MIB
+
+
+def test_early_limits_differ_on_chips_of_20_to_35_gib() -> None:
+    assert early_limits(24 * GIB, 2, default_limits(24 * GIB, 2)) == Defaults(2048, 24)
+    assert early_limits(32 * GIB, 8, default_limits(32 * GIB, 8)) == Defaults(2048, 80)
+    assert early_limits(80 * GIB, 8, default_limits(80 * GIB, 8)) == Defaults(8192, 512)
+    assert early_limits(16 * GIB, 1, default_limits(16 * GIB, 1)) == Defaults(2048, 8)
 
 
 def test_a_reserve_beyond_the_chip_names_the_remedy() -> None:
