@@ -7,6 +7,7 @@ import pytest
 
 from explorer.engines.logs.entries import Engine, Event, Log, LogError, Rank, Reading
 from explorer.engines.logs.reading import read_log
+from tests.engines.readings import is_reading
 
 GIB = 2**30
 LOGS = pathlib.Path(__file__).with_name("logs")
@@ -58,8 +59,8 @@ def test_two_records_in_one_line_are_of_two_ranks_and_of_that_line():
 
 
 def test_a_printed_figure_is_an_interval():
-    """A printed 10.57 GB is from 10.565 to 10.575 GiB, and holds the true 161,488 tokens (and the page of the sink) of 61 layers
-    with 576 values of two bytes; SGLang's GB is 2^30 bytes, in 10^9 it would not."""
+    """A printed 10.57 GB is from 10.565 to 10.575 GiB, and holds 161,488 tokens and the slot of padding in 61 layers of
+    576 values of two bytes. SGLang's GB is 2^30 bytes: 10.57 x 10^9 is not in it."""
     kv = log_of("sglang_0.4.6_dp8").of(Event.KV_POOL)[0].figure("kv")
     assert kv is not None and kv.low == pytest.approx(10.565 * GIB) and kv.high == pytest.approx(10.575 * GIB)
     assert kv.holds((161488 + 1) * 61 * 576 * 2)
@@ -84,7 +85,7 @@ def test_before_0_4_3_no_memory_of_graphs_and_no_chunk():
     log = log_of("sglang_0.4.0_tp1")
     assert not log.unread
     (end,), (total,) = log.of(Event.GRAPH_END), log.of(Event.MAX_TOTAL_TOKENS)
-    assert end.figure("used") is None and end.figure("elapsed") == Reading(2.19, pytest.approx(0.005))
+    assert end.figure("used") is None and is_reading(end.figure("elapsed"), 2.19, 0.005)
     assert (total.count("tokens"), total.count("requests"), total.count("context")) == (56524, 2049, 32768)
     assert total.count("chunk") is None and total.figure("free") is None
 
@@ -121,9 +122,8 @@ def test_out_of_memory():
     stopped, oom = log.errors
     assert stopped.text("kind") == "stopped"
     assert oom.text("kind") == "out of memory"
-    tried, free = oom.figure("tried"), oom.figure("free")
-    assert tried == Reading(970 * 2**20, pytest.approx(0.005 * 2**20))
-    assert free is not None and free.value == pytest.approx(676.81 * 2**20)
+    assert is_reading(oom.figure("tried"), 970 * 2**20, 0.005 * 2**20)
+    assert is_reading(oom.figure("free"), 676.81 * 2**20, 0.005 * 2**20)
     assert gib(oom.figure("total")) == 94.5
     assert "the log ends before the engine serves: it failed" in log.notes
 
@@ -137,7 +137,7 @@ def test_vllm_refuses_the_longest_request():
     assert error.text("kind") == "longest request"
     assert (error.count("context"), error.count("fits")) == (29000, 1478 * 16)
     assert gib(profile.figure("peak_torch")) == 17.98 and gib(profile.figure("kv")) == 2.89
-    assert log.of(Event.LOAD_END)[0].figure("used") == Reading(14.9888 * GIB, pytest.approx(0.00005 * GIB))
+    assert is_reading(log.of(Event.LOAD_END)[0].figure("used"), 14.9888 * GIB, 0.00005 * GIB)
 
 
 def test_workers_that_are_told_apart_by_their_process_alone():
@@ -156,7 +156,7 @@ def test_vllm_0_10():
     assert log.launch is not None and log.launch.startswith("{'max_model_len': 4096")
     (size,), (concurrency,), (profile,) = log.of(Event.KV_SIZE), log.of(Event.CONCURRENCY), log.of(Event.PROFILE)
     assert size.count("tokens") == 451744 and concurrency.count("context") == 4096
-    assert concurrency.figure("requests") == Reading(110.29, pytest.approx(0.005))
+    assert is_reading(concurrency.figure("requests"), 110.29, 0.005)
     assert profile.figure("kv") == Reading(59212694937, 0.5)
     assert log.ranks == (Rank(dp=0),)
 
@@ -164,8 +164,7 @@ def test_vllm_0_10():
 def test_zeros_that_vllm_drops_are_digits_all_the_same():
     """format_gib rounds to two decimals and then prints 22.90 as "22.9": it stands for 22.895 to 22.905."""
     log = log_of("vllm_2026-09_tp1")
-    budget = log.of(Event.PROFILE_BUDGET)[0].figure("budget")
-    assert budget == Reading(pytest.approx(22.9 * GIB), pytest.approx(0.005 * GIB))
+    assert is_reading(log.of(Event.PROFILE_BUDGET)[0].figure("budget"), 22.9 * GIB, 0.005 * GIB)
     assert log.of(Event.PROFILE_BUDGET)[0].figure("utilization") == Reading(0.972)
 
 

@@ -83,7 +83,8 @@ def _rank(header: re.Match[str]) -> Rank:
 
 
 def _of_parts(words: str) -> Rank:
-    return Rank(**{_FIELDS.get(name, name.lower()): int(number) for name, number in _PART.findall(words)})
+    parts: dict[str, int] = {_FIELDS.get(name, name.lower()): int(number) for name, number in _PART.findall(words)}
+    return Rank(**parts)
 
 
 def _joined(first: Rank, second: Rank) -> Rank:

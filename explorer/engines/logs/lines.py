@@ -11,8 +11,8 @@ _WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class Lines:
-    """Line numbers, from 1, and texts of the lines that hold a marker. `count`: lines seen; `cut`: how many of them
-    were longer than is kept."""
+    """Line numbers, from 1, and texts of the lines that hold a marker. `count`: lines seen; `cut`: of how many the end
+    was dropped because they are longer than is kept."""
 
     def __init__(self, file: BinaryIO, markers: tuple[str, ...]):
         self._file = file
@@ -51,7 +51,9 @@ class Lines:
         lines = body.split(b"\n")
         for number, line in enumerate(lines, self.count + 1):
             if any(marker in line for marker in found):
-                yield from ((number, _text(part)) for part in line.split(b"\r") if any(m in part for m in found))
+                parts = [part for part in line.split(b"\r") if any(marker in part for marker in found)]
+                self.cut += sum(len(part) > LONGEST_LINE for part in parts)
+                yield from ((number, part[:LONGEST_LINE].decode("utf-8", "replace")) for part in parts)
         self.count += len(lines) - 1
 
 
@@ -73,7 +75,3 @@ def _chain(first: bytes, file: BinaryIO) -> Iterator[bytes]:
 def _end_of_first(body: bytes) -> int:
     ends = [at for at in (body.find(b"\n"), body.find(b"\r")) if at >= 0]
     return min(ends) + 1
-
-
-def _text(line: bytes) -> str:
-    return line[:LONGEST_LINE].decode("utf-8", "replace")

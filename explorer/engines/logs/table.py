@@ -185,8 +185,8 @@ _VLLM: Final = (
     ("CUDA graphs", Kind.TAKEN, "graphs", (Event.PROFILE,)),
     ("CUDA graphs", Kind.TAKEN, "used", (Event.GRAPH_POOL, Event.GRAPH_END)),
 )
-# What a budget is spent on, by the rows that a version prints. Graphs are captured on top of it, but for their estimate,
-# a part of the peak since 0.21 (v1/worker/gpu_worker.py determine_available_memory).
+# What a budget is spent on, by the rows that a version prints. Graphs are captured on top of it; their estimate is a
+# part of the peak since 0.21 (v1/worker/gpu_worker.py determine_available_memory).
 _WITH_WEIGHTS: Final = ("weights and non-torch memory", "weights and peak activation")
 _SPENT: Final = (
     ("weights and non-torch memory", "peak activation", "KV pool"),

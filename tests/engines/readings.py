@@ -1,0 +1,13 @@
+"""Figures of start-up logs compared."""
+
+import pytest
+
+from explorer.engines.logs.entries import Reading, Value
+
+
+def is_reading(figure: Value | None, value: float, half_width: float) -> bool:
+    """Whether a figure is `value`, to within `half_width`; both as floating-point numbers are equal."""
+    return isinstance(figure, Reading) and (figure.value, figure.half_width) == (
+        pytest.approx(value),
+        pytest.approx(half_width),
+    )
