@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
@@ -41,6 +41,15 @@ def emit(document: Document, draw: Callable[[Document], RenderableType], as_json
     sys.stdout.flush()
     for line in document.get("notes", ()):
         note(f"note: {line}")
+
+
+def emit_all(documents: Sequence[Document], draw: Callable[[Document], RenderableType], as_json: bool) -> None:
+    """The same of several results: one document as it is, more of them as a list or one after the other."""
+    if as_json and len(documents) > 1:
+        sys.stdout.write(json.dumps(documents, indent=2, allow_nan=False) + "\n")
+        return
+    for document in documents:
+        emit(document, draw, as_json)
 
 
 def note(line: str) -> None:

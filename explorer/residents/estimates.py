@@ -50,6 +50,11 @@ def trial_step(rows: int) -> int:
     return int(rows * _READ["trial_step"]["mib_a_row"] * MIB)
 
 
+def trial_step_high() -> float:
+    """The most that such a step took, over the estimate."""
+    return float(_READ["trial_step"]["high"])
+
+
 def _line(name: str, group: Group, size: Expr, key: str) -> Line:
     read = _READ[key]
     return Line(name, group, size, read["source"], exact=False, low=read["low"], high=read["high"])

@@ -30,7 +30,8 @@ class Startup:
     """One rank after start-up, in bytes, tokens and requests.
 
     `budget` is what weights leave of the engine's share for pools. `kv_tokens` are those of one rank's pool,
-    `group_tokens` those of its attention group; `running` requests of one group, by `clamp`; `longest` tokens of one
+    `group_tokens` those of its attention group; `admitted` requests of one group at most, as
+    the engine prints; `running` of the asked length, by `clamp`; `longest` tokens of one
     request. `left` is free memory once the pools stand, of which `reserved` is spoken for (graphs, buffers),
     `reserved_high` at most.
     `logged_tokens` and `logged_concurrency` are the two figures that vLLM prints, which are no capacity.
@@ -48,9 +49,11 @@ class Startup:
     state_bytes: int
     verify_bytes: int
     window_bytes: int
+    draft_bytes: int
     kv_bytes: int
     kv_tokens: int
     group_tokens: int
+    admitted: int
     running: int
     clamp: Clamp
     longest: int

@@ -8,11 +8,15 @@ from math import ceil
 
 from explorer.engines.setup import Setup
 from explorer.priced import priced
+from explorer.residents import estimates
 from explorer.residents.division import Division
 from explorer.residents.line import Group
 from explorer.residents.lines import RING, kv_bytes_a_token
 from layouts.expression import Expr, total
+from layouts.gqa import GQA
 from layouts.kda import KDA
+from layouts.serving.chunks import group_chunk
+from layouts.serving.reserve import Role
 from layouts.symbols import layers_of
 
 
@@ -91,18 +95,30 @@ class Parts:
         return self._bytes(total(rings))
 
     def reserved(self) -> tuple[int, int]:
-        """Bytes that graphs, buffers and tables take outside the pools: as estimated, and at most."""
+        """Bytes that graphs, buffers, tables and prompts take outside the pools: as estimated, and at most."""
         lines = [line for line in self.books.lines if line.group is Group.RESERVE]
-        sizes = [self.books.size(line) for line in lines]
-        return sum(sizes), sum(ceil(size * line.high) for size, line in zip(sizes, lines, strict=True))
+        sizes = [(self.books.size(line), line.high) for line in lines]
+        if self.setup.settings.role is Role.UNIFIED:
+            rows = group_chunk(self.setup.request.chunk, self.setup.layout.attn_dp)
+            sizes.append((estimates.trial_step(rows), estimates.trial_step_high()))
+        return sum(size for size, _ in sizes), sum(ceil(size * high) for size, high in sizes)
 
-    def pools_beside_states(self) -> int:
-        """Bytes of pools sized by requests that are no recurrent state: windows, a block draft's KV."""
-        return sum(
-            self.books.size(line)
-            for line in self.books.lines
-            if line.group is Group.STATE and line.name not in ("linear-attention state", "ReplaySSM ring")
-        )
+    def window(self) -> int:
+        """Tokens that the window layers look back; 0 without such layers."""
+        attentions = (layer.attention for layer in self.setup.request.model.kinds)
+        return max((a.window for a in attentions if isinstance(a, GQA)), default=0)
+
+    def window_token(self) -> int:
+        """KV bytes of a token slot in all layers with a sliding window."""
+        model = self.setup.request.model
+        kind = model.precision["kv"].name
+        layers = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds)]
+        held = [n * a.kv_bytes(kind) for n, a in layers if isinstance(a, GQA) and a.window]
+        return self._bytes(total(held)) if held else 0
+
+    def draft_pool(self) -> int:
+        """Bytes of the KV of a block draft, which has a window of its own in every request slot."""
+        return self.line("draft KV")
 
     def _bytes(self, size: Expr) -> int:
         return size.bytes(self.numbers)

@@ -6,8 +6,8 @@ from explorer.engines.setup import Setup
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
 from layouts.serving.errors import EngineRuleError
-from layouts.serving.pools import kv_tokens, least_mem_fraction, rest_for_pools
-from layouts.serving.requests import requests_that_run
+from layouts.serving.pools import DEFAULT_WINDOW_RATIO, kv_tokens, least_mem_fraction, rest_for_pools, window_pools
+from layouts.serving.requests import SPECULATIVE_MAX_RUNNING, admitted_requests, requests_that_run
 from layouts.serving.reserve import Role, ServerSettings, default_limits, default_mem_fraction
 from layouts.serving.states import (
     DEFAULT_STATE_RATIO,
@@ -18,9 +18,8 @@ from layouts.serving.states import (
     state_slots_a_request,
 )
 
-# Requests of a server whose draft sizes states by them, where the command gives no limit: `speculative_hook.py`.
-SPECULATIVE_RUNNING: Final = 48
 _NO_STATES: Final = StatePool(0, 0, 0)
+_ENDLESS: Final = 1 << 40
 
 
 def start(setup: Setup, given: Given) -> Startup:
@@ -31,28 +30,25 @@ def start(setup: Setup, given: Given) -> Startup:
     weights = parts.weights if given.weights is None else given.weights
     left = free - weights if given.left is None else given.left
     budget = int(rest_for_pools(left, free, share)) if given.budget is None else given.budget
-    states, tokens, refusal = _NO_STATES, 0, None
-    cache = _state_cache(setup)
-    demand = _demand(setup, parts, cache)
+    states, tokens, window, refusal = _NO_STATES, 0, 0, None
+    demand = _demand(setup, parts, _state_cache(setup))
     try:
         if demand is not None:
             states = _state_pool(setup, budget, demand)
-        rest = budget - states.deducted - parts.pools_beside_states() if given.pool is None else given.pool
-        page = setup.settings.pools.page or 1
-        tokens = kv_tokens(rest, parts.token, page, setup.settings.pools.max_tokens) if parts.token else 0
+        rest = budget - states.deducted - parts.draft_pool() if given.pool is None else given.pool
+        tokens, window = _tokens(setup, parts, rest)
     except EngineRuleError as error:
         least = f"; --mem-fraction-static must be above {least_mem_fraction(left, free)}" if 0 <= left <= free else ""
         refusal = f"{error}{least}"
-    group = tokens * setup.layout.dcp
-    context = setup.request.context
-    running = requests_that_run(
-        max_running=_max_running(setup) or max(2048, min(4096, int(tokens / setup.request.model.context_limit * 512))),
-        attn_dp=setup.layout.attn_dp if _max_running(setup) else 1,
-        kv_tokens=group if parts.token else context * 4096,
-        tokens_a_request=context,
-        state_slots=states.slots if demand is not None else None,
-        slots_a_request=1 if demand is None else demand.slots_a_request,
-    )
+    context, length = setup.request.context, setup.request.model.context_limit
+    slots = states.slots if demand is not None else None
+    clamps = (slots, 1 if demand is None else demand.slots_a_request)
+    limit, dp, dcp = _max_running(setup), setup.layout.attn_dp, setup.layout.dcp
+    grows = bool(parts.token)  # without a pool that grows with the context only the other clamps count
+    rank = tokens if grows else _ENDLESS
+    admitted = admitted_requests(limit, dp, rank, length, *clamps)
+    running = requests_that_run(limit, dp, rank * dcp, context if grows else 1, *clamps, context=length, dcp=dcp)
+    group, windows = tokens * dcp, window * parts.window_token()
     reserved, most = parts.reserved()
     return Startup(
         parts=parts,
@@ -61,23 +57,36 @@ def start(setup: Setup, given: Given) -> Startup:
         free=free,
         weights=weights,
         budget=budget,
-        state_slots=states.slots if demand is not None else None,
-        slots_a_request=1 if demand is None else demand.slots_a_request,
+        state_slots=slots,
+        slots_a_request=clamps[1],
         state_bytes=states.bytes,
         verify_bytes=states.intermediate_bytes,
-        window_bytes=parts.pools_beside_states(),
+        window_bytes=windows,
+        draft_bytes=parts.draft_pool(),
         kv_bytes=tokens * parts.token,
         kv_tokens=tokens,
         group_tokens=group,
+        admitted=admitted.requests,
         running=running.requests,
         clamp=running.clamp,
-        longest=min(group, setup.request.model.context_limit) if parts.token else setup.request.model.context_limit,
-        left=left - states.deducted - parts.pools_beside_states() - tokens * parts.token,
+        longest=min(group, length) if grows else length,
+        left=left - states.deducted - parts.draft_pool() - windows - tokens * parts.token,
         reserved=reserved,
         reserved_high=most,
         groups=setup.layout.replicas * setup.layout.attn_dp,
         refusal=refusal,
     )
+
+
+def _tokens(setup: Setup, parts: Parts, rest: int) -> tuple[int, int]:
+    """Token slots of a rank: of the layers that attend to everything, and of those with a window."""
+    pools, page = setup.settings.pools, setup.settings.pools.page or 1
+    if not parts.window_token():
+        return (kv_tokens(rest, parts.token, page, pools.max_tokens) if parts.token else 0), 0
+    ratio = DEFAULT_WINDOW_RATIO if pools.window_ratio is None else pools.window_ratio
+    sizes = parts.token, parts.window_token(), parts.window()
+    both = window_pools(rest, *sizes, ratio=ratio, page=page, max_total_tokens=pools.max_tokens)
+    return both.full, both.window
 
 
 def _share(setup: Setup, parts: Parts) -> tuple[float, str]:
@@ -110,7 +119,7 @@ def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
 
 def _max_running(setup: Setup) -> int | None:
     stated = setup.settings.pools.max_running
-    return SPECULATIVE_RUNNING if stated is None and setup.settings.speculation is not None else stated
+    return SPECULATIVE_MAX_RUNNING if stated is None and setup.settings.speculation is not None else stated
 
 
 def _state_cache(setup: Setup) -> StateCache:

@@ -1,0 +1,71 @@
+"""`meshwright check`: a launch command, understood and held against rules, memory and load."""
+
+import os
+import sys
+from typing import Annotated
+
+from typer import Argument, Option
+
+from explorer.cli.options import LOAD, MODEL, Draft, Formats, Json, count, real, text
+from explorer.cli.output import emit_all, watching
+from explorer.cli.session import warm
+
+_LARGEST = 16 << 20  # bytes of a command on standard input
+
+
+def check(
+    command: Annotated[
+        str,
+        Argument(
+            help="A launch command in quotes, a file that holds one (script, YAML, server_info, Dockerfile, manifest), "
+            "or - for standard input. Nothing in it is ever run.",
+            metavar="COMMAND|FILE|-",
+        ),
+    ],
+    hardware: Annotated[str, text("Chip that it runs on (see `meshwright hardware`).", MODEL, "CHIP")],
+    model: Annotated[
+        str | None, text("Preset or path, in place of the model that it names.", MODEL, "NAME|PATH")
+    ] = None,
+    draft: Draft = None,
+    precision: Formats = None,
+    gpus_per_host: Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)] = None,
+    domain: Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None,
+    input_tokens: Annotated[int, count("Tokens of a prompt.", LOAD, "TOKENS")] = 4096,
+    output_tokens: Annotated[int, count("Tokens of an answer.", LOAD, "TOKENS")] = 1024,
+    concurrency: Annotated[
+        int | None, count("Requests in flight on the server; as many as run if left out.", LOAD, "REQUESTS")
+    ] = None,
+    accept_length: Annotated[
+        float | None, real("Tokens accepted a step and request; the build's, else 1.", LOAD, "TOKENS")
+    ] = None,
+    advise: Annotated[bool, Option("--advise/--no-advise", help="Look for better commands.")] = True,
+    json: Json = False,
+) -> None:
+    """Check a launch command of SGLang or vLLM: its layout, rules, memory, latency, waste, and a better one."""
+    from explorer.engines.command import read_launch_file, read_launches
+
+    if command == "-":
+        launches = read_launches(sys.stdin.read(_LARGEST + 1), "standard input")
+    elif _is_file(command):
+        launches = read_launch_file(command)
+    else:
+        launches = read_launches(command)
+    warm()
+    from explorer.engines.check import Served
+    from explorer.engines.check import check as checked
+    from explorer.engines.setup import Asked
+    from explorer.report.check import draw
+
+    asked = Asked(
+        hardware, model, draft, precision, gpus_per_host, domain, requests=concurrency, accept_length=accept_length
+    )
+    served = Served(input_tokens, output_tokens, concurrency)
+    with watching("checking"):
+        documents = [checked(launch, asked, served, advise).document() for launch in launches]
+    emit_all(documents, draw, json)
+
+
+def _is_file(text: str) -> bool:
+    """Whether the text can only be meant as a file: it is there, or it is one word that looks like a path."""
+    one_word = len(text.split()) == 1 and not text.startswith("-")
+    return one_word and len(text) < 4096 and "\0" not in text and (os.path.exists(text) or "/" in text or "." in text)

@@ -1,0 +1,125 @@
+"""`meshwright check`: one launch command understood, held against every rule, and priced."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from explorer.documents import Document, Schema, heading, layout_entry, plain
+from explorer.engines.check.better import Better, better
+from explorer.engines.check.findings import Finding, findings
+from explorer.engines.command.launch import Launch
+from explorer.engines.setup import Asked, Setup, setup_of
+from explorer.engines.startup import Startup, startup
+from explorer.residents.line import Group
+from explorer.serving import Load, make_engine, make_lengths, serve
+from hw.errors import MeshwrightError
+
+_MOST_CLIENTS: Final = 1024
+
+
+@dataclass(frozen=True)
+class Served:
+    """The load to predict for: tokens of prompts and answers, and clients at once (those that run, if left out)."""
+
+    input_tokens: int = 4096
+    output_tokens: int = 1024
+    clients: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Everything about one launch. `start` is None where a rule is broken; `loads` is empty where nothing is served,
+    for the reason `unserved`."""
+
+    setup: Setup
+    served: Served
+    start: Startup | None
+    findings: tuple[Finding, ...]
+    loads: tuple[Load, ...]
+    unserved: str | None
+    better: tuple[Better, ...]
+
+    @property
+    def starts(self) -> bool:
+        """Whether the server would come up."""
+        return self.start is not None and self.start.starts
+
+    def document(self) -> Document:
+        """The `check/1` document."""
+        setup, launch = self.setup, self.setup.launch
+        head = heading(Schema.CHECK, setup.request)
+        return {
+            **head,
+            "notes": [*setup.notes, *launch.notes],
+            **layout_entry(setup.layout, setup.request.model),
+            "command": {
+                "engine": str(launch.engine),
+                "source": launch.source,
+                "role": str(setup.settings.role),
+                "unknown": list(launch.unknown),
+                "replaced": [{"written": old, "write": new} for old, new in launch.replaced],
+                "unmodelled": list(setup.settings.unmodelled),
+            },
+            "broken": list(setup.broken),
+            "starts": self.starts,
+            "refusal": None if self.start is None else self.start.refusal,
+            "start": None if self.start is None else _start(self.start),
+            "findings": plain(self.findings),
+            "clients": plain(self.served),
+            "loads": plain(self.loads),
+            "unserved": self.unserved,
+            "better": plain(self.better),
+        }
+
+
+def check(launch: Launch, asked: Asked, served: Served = Served(), advise: bool = True) -> Check:
+    """Hold a launch against rules, memory and load; raises MeshwrightError for a model, chip or value unknown."""
+    lengths = make_lengths(served.input_tokens, served.output_tokens)
+    whole = served.input_tokens + served.output_tokens
+    setup = setup_of(launch, replace(asked, context=asked.context or whole, requests=asked.requests or served.clients))
+    if setup.broken:
+        return Check(setup, served, None, (), (), "the layout breaks a rule", ())
+    up = startup(setup)
+    if not up.starts:
+        return Check(setup, served, up, findings(up), (), "the server does not start", ())
+    clients = served.clients or min(up.running_instance, _MOST_CLIENTS)
+    setup = replace(setup, request=replace(setup.request, concurrency=max(clients, 1), mem_fraction=_fraction(up)))
+    loads, why = (), "a prefill server decodes nothing" if setup.request.prefill else None
+    if why is None:
+        try:
+            question = replace(setup.request, context=min(lengths.context, setup.request.model.context_limit))
+            chunk = max(setup.request.chunk // _divided(setup), 1)
+            loads = serve(question, setup.layout, make_engine(launch.engine, chunk), lengths).loads
+        except MeshwrightError as error:
+            why = str(error)
+    return Check(setup, served, up, findings(up), loads, why, better(setup) if advise else ())
+
+
+def _divided(setup: Setup) -> int:
+    """vLLM's chunk is each group's, ours that of all groups."""
+    return setup.layout.attn_dp if setup.settings.degrees.attn_dp > 1 and setup.launch.engine == "vllm" else 1
+
+
+def _fraction(up: Startup) -> float:
+    """The share of free memory that gives the ledger the same pools."""
+    return min(max((up.weights + up.budget) / up.free, 0.05), 0.99)
+
+
+def _start(up: Startup) -> Document:
+    """Start-up as a document: figures, and the ledger's lines of what is no pool."""
+    books = up.parts.books
+    kept = {name: plain(value) for name, value in vars(up).items() if name not in ("parts", "refusal")}
+    lines = [
+        {
+            "name": line.name,
+            "group": str(line.group),
+            "bytes": books.size(line),
+            "exact": line.exact,
+            "low": int(books.size(line) * line.low),
+            "high": int(books.size(line) * line.high),
+            "rule": str(line.size),
+            "provenance": line.provenance,
+        }
+        for line in books.lines
+        if line.group in (Group.START, Group.WEIGHTS, Group.RESERVE) and books.size(line)
+    ]
+    return {**kept, "running_instance": up.running_instance, "token_bytes": up.parts.token, "lines": lines}

@@ -1,0 +1,158 @@
+"""What in a command costs more than it gives, or will not hold: each with the flag and what a change buys."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil, floor
+
+from explorer.engines.command.launch import EngineName
+from explorer.engines.sglang import COUNTS as SGLANG_COUNTS
+from explorer.engines.sglang import DISPATCH_TOKENS
+from explorer.engines.startup import Startup
+from explorer.engines.values import flag
+from explorer.engines.vllm import COUNTS as VLLM_COUNTS
+from hw.units import GIB, format_bytes
+from layouts.serving.buffers import deepep_bytes_a_token
+from layouts.serving.requests import Clamp
+from layouts.serving.states import StateDemand, balanced_ratio
+
+_COUNTS = {EngineName.SGLANG: SGLANG_COUNTS, EngineName.VLLM: VLLM_COUNTS}
+_SHARE = {EngineName.SGLANG: "mem_fraction_static", EngineName.VLLM: "gpu_memory_utilization"}
+_WORTH = GIB // 8  # bytes below which nobody should change a command
+
+
+class Kind(StrEnum):
+    """WASTE takes memory that nothing uses; LIMIT is asked for and cannot be; RISK may stop the server."""
+
+    WASTE = "waste"
+    LIMIT = "limit"
+    RISK = "risk"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`frees` bytes a GPU and `tokens` more in each rank's KV pool, where that is what `change` buys."""
+
+    kind: Kind
+    flag: str
+    says: str
+    change: str
+    frees: int = 0
+    tokens: int = 0
+
+
+def findings(up: Startup) -> tuple[Finding, ...]:
+    """Everything found, in the order of the memory that it frees."""
+    found = [
+        *_running(up),
+        *_context(up),
+        *_extra_slots(up),
+        *_dispatch(up),
+        *_graphs(up),
+        *_reserve(up),
+        *_ratio(up),
+    ]
+    return tuple(sorted(found, key=lambda finding: -finding.frees))
+
+
+def _name(up: Startup, field: str) -> str:
+    return flag(_COUNTS[up.parts.setup.launch.engine][field])
+
+
+def _tokens(up: Startup, size: int) -> int:
+    return size // up.parts.token if up.parts.token else 0
+
+
+def _running(up: Startup) -> Iterator[Finding]:
+    asked = up.parts.setup.settings.pools.max_running
+    share = None if asked is None else max(1, asked // up.parts.setup.layout.attn_dp)
+    if share is not None and up.running < share and up.clamp is not Clamp.MAX_RUNNING:
+        pool = (
+            "state slots"
+            if up.clamp is Clamp.STATE
+            else f"KV for requests of {up.parts.setup.request.context:,} tokens"
+        )
+        says = f"asks for {share:,} requests an attention group, {pool} hold {up.running:,}"
+        yield Finding(Kind.LIMIT, _name(up, "max_running"), says, f"{up.running * up.groups:,}")
+
+
+def _context(up: Startup) -> Iterator[Finding]:
+    """An engine accepts a length that its pool cannot hold, and fails on the request."""
+    asked = up.parts.setup.settings.pools.context_length or up.parts.setup.request.model.context_limit
+    if up.starts and up.longest < asked:
+        says = f"allows {asked:,} tokens, the KV pool holds {up.longest:,}"
+        yield Finding(Kind.LIMIT, _name(up, "context_length"), says, f"{up.longest:,}")
+
+
+def _extra_slots(up: Startup) -> Iterator[Finding]:
+    setup = up.parts.setup
+    extra = setup.settings.pools.extra_slots or 0
+    slot = up.parts.state
+    size = extra * (slot.bytes if slot else 0)
+    if size > _WORTH:
+        says = f"{extra} slots of {format_bytes(slot.bytes if slot else 0)} for requests on their way from prefill"
+        yield Finding(Kind.WASTE, flag("disaggregation_decode_extra_slots"), says, "as many as arrive in a step", size)
+
+
+def _dispatch(up: Startup) -> Iterator[Finding]:
+    """DeepEP's low-latency buffer holds as many rows a rank as it is told, for every expert of the model."""
+    setup = up.parts.setup
+    asked, layout = setup.request.dispatch_tokens, setup.layout
+    if asked is None or layout.dispatch != "all_to_all" or setup.request.prefill or not up.starts:
+        return
+    rows = ceil(up.running / layout.pp) * setup.request.verify_width
+    needed = ceil(rows / layout.attn_tp)
+    if needed > asked:
+        says = f"{needed} rows a rank leave a step of {up.running} requests, the buffer takes {asked}"
+        yield Finding(Kind.RISK, DISPATCH_TOKENS, says, f"{needed}")
+        return
+    moes = [layer.ffn for layer in setup.request.model.kinds if layer.experts]
+    experts = moes[0].experts + setup.settings.pools.redundant_experts  # pyright: ignore[reportAttributeAccessIssue]
+    width = -(-moes[0].width // 128) * 128  # pyright: ignore[reportAttributeAccessIssue]
+    size = (asked - needed) * deepep_bytes_a_token(width, experts)
+    if size > _WORTH:
+        says = f"{asked} rows a rank, a step of {up.running} requests sends {needed}"
+        yield Finding(Kind.WASTE, DISPATCH_TOKENS, says, f"{needed}", size, _tokens(up, size))
+
+
+def _graphs(up: Startup) -> Iterator[Finding]:
+    """A graph of more requests than run is never replayed."""
+    pools = up.parts.setup.settings.pools
+    largest = max(pools.graph_sizes) if pools.graph_sizes else pools.graph_limit
+    if pools.graphs and largest is not None and up.starts and largest > up.running > 0:
+        says = f"captures batches up to {largest}, at most {up.running} requests run in a group"
+        yield Finding(Kind.WASTE, _name(up, "graph_limit"), says, f"{up.running}")
+
+
+def _reserve(up: Startup) -> Iterator[Finding]:
+    """What the share leaves, against what lives there at most."""
+    if not up.starts:
+        return
+    name, over = flag(_SHARE[up.parts.setup.launch.engine]), up.left - up.reserved_high
+    if up.left < up.reserved:
+        share = floor(1000 * (up.share - (up.reserved_high - up.left) / up.free)) / 1000
+        says = f"leaves {format_bytes(max(up.left, 0))} for graphs and buffers of {format_bytes(up.reserved)}"
+        yield Finding(Kind.RISK, name, says, f"{share:.3f}")
+    elif over > GIB and not up.parts.setup.settings.pools.max_tokens:
+        share = min(floor(1000 * (up.share + over / up.free)) / 1000, 0.97)
+        says = f"leaves {format_bytes(up.left)}, graphs and buffers take {format_bytes(up.reserved_high)} at most"
+        freed = int((share - up.share) * up.free)
+        if freed > _WORTH:
+            yield Finding(Kind.WASTE, name, says, f"{share:.3f}", freed, _tokens(up, freed))
+
+
+def _ratio(up: Startup) -> Iterator[Finding]:
+    """State and KV pools that would run out together admit the most."""
+    setup, slot = up.parts.setup, up.parts.state
+    pools = setup.settings.pools
+    by_ratio = pools.state_slots is None and pools.prefix_cache and up.state_slots is not None
+    if slot is None or not by_ratio or not up.starts or not up.parts.token:
+        return
+    width = up.verify_bytes and setup.request.verify_width
+    demand = StateDemand(slot.bytes, verify_width=int(width), slots_a_request=up.slots_a_request)
+    best = balanced_ratio(demand, up.parts.token, setup.request.context, dcp=setup.layout.dcp)
+    by_state = (up.state_slots or 0) // up.slots_a_request
+    by_kv = up.group_tokens // setup.request.context
+    if min(by_state, by_kv) * 1.25 < max(by_state, by_kv):
+        says = f"state slots admit {by_state:,} requests, KV {by_kv:,} of {setup.request.context:,} tokens"
+        yield Finding(Kind.WASTE, "--mamba-full-memory-ratio", says, f"{best:.2g}")
