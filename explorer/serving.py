@@ -5,12 +5,14 @@ The decode and prefill steps of the layout (`explorer.service.steps`) are shared
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from explorer.documents import Document, Schema, heading, layout_entry, plain
+from explorer.evaluate import Tables
 from explorer.fidelity.runs import mean_share
 from explorer.request import MOST_GPUS, MOST_TOKENS, Phase, Request, RequestError, fitting_context, whole
 from explorer.service.engine import ANY, Engine, engine_figures, load_engine
@@ -161,17 +163,27 @@ class Service:
         }
 
 
-def serve(request: Request, layout: Layout, engine: Engine, lengths: Lengths, apart: Apart | None = None) -> Service:
+def serve(
+    request: Request,
+    layout: Layout,
+    engine: Engine,
+    lengths: Lengths,
+    apart: Apart | None = None,
+    tables: Tables | None = None,
+) -> Service:
     """Price a valid decode layout for every power of two of clients up to the request's concurrency.
 
-    `apart`: who computes the prompts; the same GPUs if left out. Raises MeshwrightError for a question of prefill or
-    without a concurrency, for more tokens than the model has positions or more requests than steps are priced for, and
+    `apart`: who computes the prompts; the same GPUs if left out. `tables` of the decode steps may be handed in. Raises
+    MeshwrightError for a question of prefill or without a concurrency, for more tokens than the model has positions or more requests than steps are priced for, and
     where not one request fits.
     """
     asked = _concurrency(request, lengths)
     prompts = apart.request if apart else prompts_of(request, lengths)
     computing = apart.layout if apart else checked(for_prompts(layout), prompts.site, text_of(layout, request.model))
-    decode, prefill = worker(request, layout), worker(prompts, computing)
+    with ThreadPoolExecutor(1) as beside:  # the two know nothing of each other, and take a core each
+        later = beside.submit(worker, prompts, computing)
+        decode = worker(request, layout, tables)
+        prefill = later.result()
     instances = decode.replicas * (apart.decode_workers if apart else 1)
     capacity = _capacity(request, decode, instances)
     rungs = concurrencies(asked)

@@ -11,7 +11,6 @@ from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.settings import Settings, Speculation
 from explorer.request import Request, captured, make_request
 from explorer.residents.line import Holding
-from hw.machine import load_machine
 from layouts.layout import Layout, resolve
 from layouts.mla import MLA
 from layouts.models import Model, load_model
@@ -76,8 +75,6 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
     precision, more = _precision(settings, stored, asked.precision)
     prefill, speculation = settings.role is Role.PREFILL, settings.speculation
     verify = 1 if speculation is None or prefill else speculation.verify
-    machine = load_machine(asked.hardware, asked.gpus_per_host, asked.domain, stored.curves.get(asked.hardware))
-    chunk = _chunk(settings, int(machine.memory_bytes))
     longest = settings.pools.context_length or stored.context_limit
     request = make_request(
         name,
@@ -92,7 +89,6 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
         precision=precision or None,
         mem_fraction=None,
         extra_slots=settings.pools.extra_slots,
-        chunk=chunk,
         gpus_per_host=asked.gpus_per_host,
         domain=asked.domain,
     )
@@ -143,6 +139,7 @@ def _told(request: Request, settings: Settings) -> Request:
         graphs=_graphs(request, settings),
         dispatch_tokens=rows if d.exchange == "all_to_all" and pools.low_latency else request.dispatch_tokens,
         holding=Holding(pools.redundant_experts, spread),
+        chunk=_chunk(settings, int(request.machine.memory_bytes)),
     )
 
 

@@ -1,5 +1,6 @@
 """`meshwright check`: one launch command understood, held against every rule, and priced."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,7 +11,7 @@ from explorer.engines.command.launch import Launch
 from explorer.engines.setup import Asked, Setup, setup_of
 from explorer.engines.startup import Startup, startup
 from explorer.residents.line import Group
-from explorer.serving import Load, make_engine, make_lengths, serve
+from explorer.serving import Lengths, Load, make_engine, make_lengths, serve
 from hw.errors import MeshwrightError
 
 _MOST_CLIENTS: Final = 1024
@@ -83,15 +84,22 @@ def check(launch: Launch, asked: Asked, served: Served = Served(), advise: bool 
         return Check(setup, served, up, findings(up), (), "the server does not start", ())
     clients = served.clients or min(up.running_instance, _MOST_CLIENTS)
     setup = replace(setup, request=replace(setup.request, concurrency=max(clients, 1), mem_fraction=_fraction(up)))
-    loads, why = (), "a prefill server decodes nothing" if setup.request.prefill else None
-    if why is None:
-        try:
-            question = replace(setup.request, context=min(lengths.context, setup.request.model.context_limit))
-            chunk = max(setup.request.chunk // _divided(setup), 1)
-            loads = serve(question, setup.layout, make_engine(launch.engine, chunk), lengths).loads
-        except MeshwrightError as error:
-            why = str(error)
-    return Check(setup, served, up, findings(up), loads, why, better(setup) if advise else ())
+    with ThreadPoolExecutor(1) as beside:
+        advice = beside.submit(better, setup, up.parts.tables) if advise else None
+        loads, why = _loads(setup, up, lengths)
+    return Check(setup, served, up, findings(up), loads, why, advice.result() if advice else ())
+
+
+def _loads(setup: Setup, up: Startup, lengths: Lengths) -> tuple[tuple[Load, ...], str | None]:
+    """What clients see, or why nothing is served."""
+    if setup.request.prefill:
+        return (), "a prefill server decodes nothing"
+    question = replace(setup.request, context=min(lengths.context, setup.request.model.context_limit))
+    engine = make_engine(setup.launch.engine, max(setup.request.chunk // _divided(setup), 1))
+    try:
+        return serve(question, setup.layout, engine, lengths, tables=up.parts.tables).loads, None
+    except MeshwrightError as error:
+        return (), str(error)
 
 
 def _divided(setup: Setup) -> int:

@@ -46,13 +46,13 @@ class Better:
     gain: float
 
 
-def better(setup: Setup) -> tuple[Better, ...]:
+def better(setup: Setup, tables: Tables) -> tuple[Better, ...]:
     """The nearest command that is at least 5 % faster at the load asked and the fastest, where there are such."""
     settings, request = setup.settings, setup.request
     tried = dict(_layouts(setup))
     tried.setdefault(setup.layout, settings)
     layouts = list(tried)
-    found = evaluate_batch(Tables(request.model, request.prefill, request.holding), cuts_of(layouts), request.case())
+    found = evaluate_batch(tables, cuts_of(layouts), request.case())
     rates = np.where(found.feasible, found.tokens_per_second, 0.0)
     own = float(np.asarray(found.tokens_per_second)[layouts.index(setup.layout)])
     faster = [row for row in np.argsort(-rates, kind="stable") if rates[row] > own * (1 + _GAIN)]

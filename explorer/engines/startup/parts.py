@@ -7,6 +7,7 @@ from functools import cached_property
 from math import ceil
 
 from explorer.engines.setup import Setup
+from explorer.evaluate import Tables
 from explorer.priced import priced
 from explorer.residents import estimates
 from explorer.residents.division import Division
@@ -41,7 +42,13 @@ class Parts:
     @cached_property
     def books(self) -> Division:
         """The ledger of the layout, whole bytes."""
-        return Division(priced(self.setup.request, self.setup.layout))
+        return Division(priced(self.setup.request, self.setup.layout, self.tables))
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The model lowered to arrays."""
+        request = self.setup.request
+        return Tables(request.model, request.prefill, request.holding)
 
     @property
     def numbers(self) -> Mapping[str, Fraction]:
