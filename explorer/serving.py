@@ -174,8 +174,8 @@ def serve(
     """Price a valid decode layout for every power of two of clients up to the request's concurrency.
 
     `apart`: who computes the prompts; the same GPUs if left out. `tables` of the decode steps may be handed in. Raises
-    MeshwrightError for a question of prefill or without a concurrency, for more tokens than the model has positions or more requests than steps are priced for, and
-    where not one request fits.
+    MeshwrightError for a question of prefill or without a concurrency, for more tokens than the model has positions or
+    more requests than steps are priced for, and where not one request fits.
     """
     asked = _concurrency(request, lengths)
     prompts = apart.request if apart else prompts_of(request, lengths)
