@@ -85,7 +85,7 @@ def groups(caches: Iterable[Cache], *, block_outermost: bool = False) -> tuple[G
         return _packed(merged)
     if _needs_full_allocation(merged):
         return groups(without_windows(merged))
-    return _equal_groups(_equal_pages(merged))
+    return _equal_groups(_merged(_equal_pages(merged)))
 
 
 def without_windows(caches: Iterable[Cache]) -> tuple[Cache, ...]:
@@ -119,7 +119,8 @@ def request_blocks(planned: Sequence[Group], request: Request) -> int:
 def _type(cache: Cache) -> tuple[object, ...]:
     """Caches that always need equally many blocks: they may share a block table. `UniformTypeKVCacheSpecs`."""
     page = cache.page_bytes if cache.kind is Kind.STATE else None
-    return cache.kind, cache.block, cache.window, cache.slots, cache.dcp_sharded, page
+    latent_window = cache.latent and cache.kind is Kind.WINDOW
+    return cache.kind, cache.block, cache.window, cache.slots, cache.dcp_sharded, page, latent_window
 
 
 def _merged(caches: Iterable[Cache]) -> tuple[Cache, ...]:
@@ -150,7 +151,8 @@ def _needs_full_allocation(caches: Sequence[Cache]) -> bool:
     stuck = any(_fixed_rows(c) and largest % c.page_bytes for c in caches)
     windows = [c for c in caches if c.kind is Kind.WINDOW]
     only_attention = all(c.kind is not Kind.STATE for c in caches)
-    return stuck and bool(windows) and not any(c.latent for c in windows) and only_attention
+    one_block = len({c.block for c in caches if c.kind is Kind.FULL}) == 1
+    return stuck and bool(windows) and not any(c.latent for c in windows) and only_attention and one_block
 
 
 def _fixed_rows(cache: Cache) -> bool:
@@ -167,8 +169,9 @@ def _equal_pages(caches: Sequence[Cache]) -> tuple[Cache, ...]:
 def _raised(cache: Cache, page: int) -> Cache:
     if cache.page_bytes == page:
         return cache
+    padded = replace(cache, page_bytes=page, padding=cache.padding + page - cache.page_bytes)
     if cache.kind is Kind.STATE:
-        return replace(cache, page_bytes=page)
+        return padded
     if page % cache.page_bytes == 0:
         return replace(cache, page_bytes=page, block=cache.block * (page // cache.page_bytes))
     if _fixed_rows(cache):
@@ -176,7 +179,7 @@ def _raised(cache: Cache, page: int) -> Cache:
             f"a latent page of {cache.page_bytes} B does not divide the largest page of {page} B and cannot be padded: "
             "choose a block size at which it does"
         )
-    return replace(cache, page_bytes=page)
+    return padded
 
 
 def _equal_groups(caches: Sequence[Cache]) -> tuple[Group, ...]:
@@ -207,7 +210,11 @@ def _packed(caches: Sequence[Cache]) -> tuple[Group, ...]:
         if _is_state(bucket, repeats):
             fitting = max(anchor // bucket[0].page_bytes, 1)
             parts = max(parts, math.ceil(sum(c.layers for c in bucket) / fitting))
-        planned += [Group(tuple(_cut(c, parts, part) for c in bucket if c.layers > part)) for part in range(parts)]
+        if parts > 1 and (not _balanced(bucket) or parts > bucket[0].layers):
+            raise EngineRuleError(
+                f"states of {len(bucket)} page sizes cannot be cut into {parts} groups: choose a larger block size"
+            )
+        planned += [Group(tuple(_cut(c, parts, part) for c in bucket)) for part in range(parts)]
     return tuple(planned)
 
 

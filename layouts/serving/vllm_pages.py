@@ -43,7 +43,8 @@ class Cache:
     `block` is in tokens, `page_bytes` in bytes a layer and block, padding included. `latent` marks rows that a kernel
     addresses one by one, whose pages cannot be padded. `window` (tokens) is of `Kind.WINDOW`, `slots` (blocks a
     request) of `Kind.STATE`. `stage_layers` are the layers that this GPU's pipeline stage holds (None: all of them);
-    `dcp_sharded` is false where every DCP rank keeps all tokens (a draft that is not cut).
+    `dcp_sharded` is false where every DCP rank keeps all tokens (a draft that is not cut); `padding` are the bytes of
+    a page that hold nothing.
     """
 
     kind: Kind
@@ -55,10 +56,11 @@ class Cache:
     slots: int = 1
     stage_layers: int | None = None
     dcp_sharded: bool = True
+    padding: int = 0
 
     def __post_init__(self) -> None:
         require_positive(layers=self.layers, block=self.block, page_bytes=self.page_bytes, slots=self.slots)
-        require_not_negative(window=self.window, stage_layers=self.held)
+        require_not_negative(window=self.window, stage_layers=self.held, padding=self.padding)
         if (self.kind is Kind.WINDOW) != (self.window > 0):
             raise EngineRuleError(
                 f"a {self.kind} cache with a window of {self.window} tokens: give one to a window cache alone"

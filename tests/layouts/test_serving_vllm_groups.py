@@ -1,5 +1,7 @@
 """Groups of a hybrid model's layers in vLLM, against tables that users printed of them and hand arithmetic."""
 
+from dataclasses import replace
+
 import pytest
 
 from layouts.serving.errors import EngineRuleError
@@ -98,6 +100,33 @@ def test_rows_that_cannot_be_padded() -> None:
     planned = groups([latent, Cache(Kind.WINDOW, 2, 32, 2048, window=64)])
     assert layers_of(planned) == [6]
     assert block_bytes(planned) == 4 * 700 + 2 * 1024
+
+
+def test_rows_beside_windows_and_two_blocks_stay_an_error() -> None:
+    latent, full = Cache(Kind.FULL, 4, 16, 700, latent=True), Cache(Kind.FULL, 2, 32, 2048)
+    with pytest.raises(EngineRuleError, match="cannot be padded"):
+        groups([latent, full, Cache(Kind.WINDOW, 2, 32, 2048, window=64)])
+
+
+def test_caches_that_a_larger_block_makes_equal_are_cut_together() -> None:
+    # 16 tokens of half a page become 32 of a whole one, as the others have; 26 layers in groups of at most 7
+    wide, narrow = Cache(Kind.WINDOW, 23, 32, 16384, window=128), Cache(Kind.WINDOW, 3, 16, 8192, window=128)
+    planned = groups([wide, narrow, Cache(Kind.FULL, 7, 32, 16384)])
+    assert layers_of(planned) == [7, 7, 6, 6, 7]
+    # a page that padding fills up stays apart
+    planned = groups([Cache(Kind.FULL, 6, 16, 1024), Cache(Kind.FULL, 6, 16, 700), Cache(Kind.STATE, 6, 16, 900)])
+    assert layers_of(planned) == [6, 6, 6]
+
+
+def test_packed_states_are_cut_to_what_a_block_holds() -> None:
+    # 10 pages of 1,000 bytes make the block; a state of 4,000 fits twice, so 5 layers make 3 groups
+    full, other = Cache(Kind.FULL, 10, 16, 1000, latent=True), Cache(Kind.WINDOW, 3, 8, 500, latent=True, window=64)
+    planned = groups([full, Cache(Kind.STATE, 5, 16, 4000), other], block_outermost=True)
+    assert layers_of(planned) == [10, 2, 2, 1, 3]
+    assert block_bytes(planned) == 10_000
+    mixed = [replace(other, layers=30, page_bytes=1000), other]
+    with pytest.raises(EngineRuleError, match="states of 2 page sizes cannot be cut into 4 groups"):
+        groups([full, *mixed], block_outermost=True)
 
 
 def test_window_blocks_are_bounded_by_the_tokens_in_flight() -> None:
