@@ -2,13 +2,17 @@
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from explorer.cli.options import LOAD, MODEL, Draft, Formats, Json, count, real, text
 from explorer.cli.output import emit_all, watching
 from explorer.cli.session import warm
+
+if TYPE_CHECKING:
+    from explorer.engines.command import Launch
 
 _LARGEST = 16 << 20  # bytes of a command on standard input
 
@@ -42,14 +46,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a launch command of SGLang or vLLM: its layout, rules, memory, latency, waste, and a better one."""
-    from explorer.engines.command import read_launch_file, read_launches
-
-    if command == "-":
-        launches = read_launches(sys.stdin.read(_LARGEST + 1), "standard input")
-    elif _is_file(command):
-        launches = read_launch_file(command)
-    else:
-        launches = read_launches(command)
+    launches = launches_of(command)
     warm()
     from explorer.engines.check import Served
     from explorer.engines.check import check as checked
@@ -63,6 +60,15 @@ def check(
     with watching("checking"):
         documents = [checked(launch, asked, served, advise).document() for launch in launches]
     emit_all(documents, draw, json)
+
+
+def launches_of(command: str) -> "Sequence[Launch]":
+    """The launches of a command, of a file, or of standard input."""
+    from explorer.engines.command import read_launch_file, read_launches
+
+    if command == "-":
+        return read_launches(sys.stdin.read(_LARGEST + 1), "standard input")
+    return read_launch_file(command) if _is_file(command) else read_launches(command)
 
 
 def _is_file(text: str) -> bool:

@@ -1,0 +1,75 @@
+"""A start-up log as tables: rows beside their predictions, counts, errors; and two logs side by side."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from explorer.report.common import Document, Keys, gib, number
+from explorer.report.sheet import Sheet
+
+
+def draw(document: Document) -> RenderableType:
+    """Everything that a `log/1` document says."""
+    parts = [part for log in document["logs"] for part in log_parts(log)]
+    if document["against"]:
+        parts.append(against_table(document))
+    return Group(*parts)
+
+
+def log_parts(log: Document) -> Iterator[RenderableType]:
+    """One log: what it is, its rows, its counts, what went wrong."""
+    version = f" {log['version']}" if log["version"] else ""
+    state = "serves" if log["ready"] else "does not say that it serves"
+    shown = f" | rank {log['rank']} of {len(log['ranks'])}" if len(log["ranks"]) > 1 else ""
+    yield Text(f"{log['file']} | {log['engine']}{version} | {log['lines_read']:,} lines | {state}{shown}", style="dim")
+    if "layout_text" in log:
+        yield Keys(log["layout_text"], style="bold green")
+    if log["not_predicted"]:
+        yield Text(f"nothing is predicted: {log['not_predicted']}")
+    if log["rows"]:
+        yield rows_table(log)
+    if log["counts"]:
+        yield counts_table(log)
+    for error in log["errors"]:
+        yield Text(f"line {error['line']:,}, {error['rank']}: {error['says']}", style="red")
+
+
+def rows_table(log: Document) -> Sheet:
+    """Rows of the rank with the least left. A range is over all ranks."""
+    drawn = Sheet(
+        "Memory, as the log says it", "row", "line", "GiB", "ranks", "predicted", "residual", "verdict", "by",
+        left=("row", "verdict"), wraps=("by",), spare=("by", "ranks", "line"),
+        caption="A printed figure stands for all that would be rounded to it.",
+    )  # fmt: skip
+    for row in log["rows"]:
+        known = row["predicted"] is not None
+        ranks = "" if row["low"] == row["high"] else f"{gib(row['low'])} to {gib(row['high'])}"
+        drawn.add(
+            row["name"], f"{row['line']:,}", gib(row["value"]), ranks, gib(row["predicted"]["bytes"]) if known else "",
+            gib(row["residual"]) if known else "", row["verdict"], row["predicted"]["basis"] if known else "",
+            style="" if row["kind"] != "free" else "dim",
+        )  # fmt: skip
+    return drawn
+
+
+def counts_table(log: Document) -> Sheet:
+    """What the log counts beside what its engine's rules make of the free memory that it read."""
+    drawn = Sheet("Counts", "figure", "log", "predicted", "error %", left=("figure",))
+    for row in log["counts"]:
+        error = "" if row["error"] is None else f"{100 * row['error']:+.2f}"
+        predicted = "" if row["predicted"] is None else number(row["predicted"])
+        drawn.add(row["name"], number(row["logged"]), predicted, error)
+    return drawn
+
+
+def against_table(document: Document) -> Sheet:
+    """Two logs, row by row."""
+    a, b = (log["file"] for log in document["logs"][:2])
+    drawn = Sheet("Side by side, GiB", "row", "A", "B", "B - A", "predicted", left=("row",), caption=f"A: {a}\nB: {b}")
+    for row in document["against"]:
+        difference = "" if row["difference"] is None else f"{row['difference'] / 2**30:+.2f}"
+        predicted = "" if row["predicted"] is None else f"{row['predicted'] / 2**30:+.2f}"
+        a_, b_ = ("" if row[key] is None else gib(row[key]) for key in ("a", "b"))
+        drawn.add(row["name"], a_, b_, difference, predicted)
+    return drawn
