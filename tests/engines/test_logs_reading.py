@@ -77,8 +77,17 @@ def test_clock():
 
 
 def test_milliseconds_on_demand(tmp_path):
-    log = written(tmp_path, "[2026-01-02 03:04:05.250 TP1] Memory pool end. avail mem=1.00 GB")
-    assert log.entries[0].seconds is not None and log.entries[0].seconds % 1 == 0.25
+    log = written(
+        tmp_path,
+        "[1970-01-01 00:00:01 TP1] Memory pool end. avail mem=1.00 GB",
+        "[1970-01-01 00:01:00.250 TP1] Memory pool end. avail mem=1.00 GB",
+    )
+    assert [entry.seconds for entry in log.entries] == [1.0, 60.25]
+
+
+def test_clock_and_rank_of_two_headers_side_by_side(tmp_path):
+    log = written(tmp_path, "[1970-01-01 00:00:01] (Worker_TP1 pid=401) Available KV cache memory: 1.00 GiB")
+    assert [(entry.rank, entry.seconds) for entry in log.entries] == [(Rank(tp=1), 1.0)]
 
 
 def test_before_0_4_3_no_memory_of_graphs_and_no_chunk():
@@ -205,13 +214,32 @@ def test_ranks(tmp_path, header, rank):
 
 def test_a_line_that_a_collector_wrote_as_json(tmp_path):
     line = '{"log":"[2026-05-09 12:00:00 TP3] Memory pool end. avail mem=1.00 GB\\n","stream":"stderr"}'
-    (entry,) = written(tmp_path, line).entries
-    assert entry.rank == Rank(tp=3) and gib(entry.figure("free")) == 1.0
+    launch = (
+        '{"message":"\\u001b[1m[2026-05-09 12:00:00]\\u001b[0m server_args=ServerArgs(model_path=\\"m\\")\\n","n":1}'
+    )
+    log = written(tmp_path, launch, line)
+    assert log.entries[1].rank == Rank(tp=3) and gib(log.entries[1].figure("free")) == 1.0
+    assert log.launch == 'ServerArgs(model_path="m")'
 
 
 def test_what_stands_before_a_header_is_of_no_rank(tmp_path):
     line = "Memory pool end. avail mem=1.00 GB[2026-05-09 12:00:00 TP3] Memory pool end. avail mem=2.00 GB"
     assert [(e.rank, gib(e.figure("free"))) for e in written(tmp_path, line).entries] == [(Rank(), 1), (Rank(tp=3), 2)]
+
+
+def test_a_rank_is_that_of_its_own_header(tmp_path):
+    head, text = " INFO 09-24 09:47:57 [x.py:1] ", "Available KV cache memory: 1.00 GiB"
+    log = written(tmp_path, "(Worker_TP1 pid=7)" + head + text + head + text)
+    assert [entry.rank for entry in log.entries] == [Rank(tp=1), Rank()]
+
+
+def test_a_start_after_one_that_failed_is_another(tmp_path):
+    launch = "[2026-01-01 00:00:00] server_args=ServerArgs(model_path='m')"
+    begin = "[2026-01-01 00:00:01 TP0] Load weight begin. avail mem={} GB"
+    failed = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    log = written(tmp_path, launch, begin.format("10.00"), failed, launch, begin.format("20.00"))
+    assert gib(log.of(Event.LOAD_BEGIN)[0].figure("free")) == 20.0 and not log.errors
+    assert log.notes[0] == "the log holds 2 starts: this is number 2, from line 4"
 
 
 def test_the_last_start_with_memory_is_read(tmp_path):

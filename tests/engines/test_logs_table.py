@@ -118,6 +118,27 @@ def test_a_pool_of_window_attention_is_the_line_that_sums_it(tmp_path):
         "Memory pool end. avail mem=13.99 GB",
     ).values()
     assert in_gib(rows)[2:] == [("KV pool", TAKEN, 6.01, 0.005), ("after pools", FREE, 13.99, 0.005)]
+    assert rows["KV pool"].line == 4
+
+
+def test_pools_whose_sum_is_not_printed_are_summed(tmp_path):
+    (rows,) = written(
+        tmp_path,
+        "Full KV Cache is allocated. dtype: torch.bfloat16, #tokens: 100, K size: 1.00 GB, V size: 1.00 GB",
+        "SWA KV Cache is allocated. dtype: torch.bfloat16, #tokens: 80, K size: 2.00 GB, V size: 2.00 GB",
+    ).values()
+    assert in_gib(rows) == [("KV pool", TAKEN, 6.0, 0.02)] and rows["KV pool"].line == 2
+
+
+def test_models_after_the_first_are_drafts(tmp_path):
+    load = "Load weight end. type=M, avail mem=20.00 GB, mem usage=5.00 GB."
+    pool = "KV Cache is allocated. #tokens: 100, KV size: 1.00 GB"
+    begin = "Capture cuda graph begin. This can take up to several minutes."
+    (rows,) = written(tmp_path, load, load, load, pool, begin, pool, begin, pool).values()
+    assert [name for name, row in rows.items() if row.kind is TAKEN] == [
+        *("weights", "draft weights", "draft 2 weights"),
+        *("KV pool", "draft KV pool", "draft 2 KV pool"),
+    ]
 
 
 def test_kv_that_is_sized_after_the_graphs(tmp_path):
@@ -199,6 +220,7 @@ def test_vllm_0_10():
         ("KV pool", TAKEN),
         ("CUDA graphs", TAKEN),
     ]
+    assert in_gib(rows)[3] == ("weights", TAKEN, 14.0786, 0.00005)
     assert rows["KV pool"].reading.value == 59212694937 and rows["before start"].reading.value == 78.66 * GIB
 
 

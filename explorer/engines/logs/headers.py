@@ -21,8 +21,11 @@ _HEADER: Final = re.compile(
     r"|\((?P<process>[A-Za-z]\w{0,60})(?P<worker> (?:rank=|TP)\d{1,6})? pid=(?P<pid>\d{1,9})(?:, ip=[\d.:a-f]{1,40})?\)"
     r"|\b(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) (?P<vllm>\d\d-\d\d \d\d:\d\d:\d\d)"
 )
-_PART: Final = re.compile(r"(ATTN_CP|MOE_DP|PCP|DCP|DP|PP|TP|EP)(\d{1,6})")
-_FIELDS: Final = {"ATTN_CP": "cp", "PCP": "cp", "MOE_DP": "moe_dp"}
+_FIELDS: Final = {
+    **{"ATTN_CP": "cp", "PCP": "cp", "MOE_DP": "moe_dp", "DCP": "dcp"},
+    **{name.upper(): name for name in ("dp", "pp", "tp", "ep")},
+}
+_PART: Final = re.compile(rf"({'|'.join(_FIELDS)})(\d{{1,6}})")
 _CORE: Final = re.compile(r"EngineCore_(\d{1,6})$")
 _WORKER: Final = re.compile(r"^(?:Vllm|Ray)\w{0,20}")
 _WRAPPERS: Final = ("log", "message", "msg")
@@ -83,8 +86,7 @@ def _rank(header: re.Match[str]) -> Rank:
 
 
 def _of_parts(words: str) -> Rank:
-    parts: dict[str, int] = {_FIELDS.get(name, name.lower()): int(number) for name, number in _PART.findall(words)}
-    return Rank(**parts)
+    return Rank(**{_FIELDS[name]: int(number) for name, number in _PART.findall(words)})
 
 
 def _joined(first: Rank, second: Rank) -> Rank:

@@ -169,14 +169,14 @@ def _pool_rows(pools: Sequence[Entry], name: str) -> Iterator[tuple[str, Row]]:
         yield name, Row(Kind.TAKEN, sum(sizes, Reading(0.0)), counted[-1].line)
 
 
-# What vLLM's lines say, in the order of its books: row, kind, then where to read it, the most telling line first.
+# What vLLM's lines say, in the order of its books: row, kind, and where to read it, the best line first.
 _VLLM: Final = (
     ("GPU memory", Kind.TOTAL, "total", (Event.PROFILE_BUDGET, Event.PROFILE, Event.ERROR)),
     ("before start", Kind.FREE, "free", (Event.PROFILE_BUDGET, Event.KV_AVAILABLE)),
     ("budget", Kind.BUDGET, "budget", (Event.PROFILE_BUDGET, Event.ERROR)),
     ("weights and non-torch memory", Kind.TAKEN, "consumed", (Event.PROFILE,)),
+    ("weights", Kind.TAKEN, "used", (Event.LOAD_END,)),  # with more decimals than the profile until 0.11
     ("weights", Kind.TAKEN, "weights", (Event.PROFILE,)),
-    ("weights", Kind.TAKEN, "used", (Event.LOAD_END,)),
     ("weights and peak activation", Kind.TAKEN, "peak_torch", (Event.PROFILE,)),
     ("non-torch memory", Kind.TAKEN, "non_torch", (Event.PROFILE,)),
     ("peak activation", Kind.TAKEN, "activation", (Event.PROFILE,)),
