@@ -32,7 +32,7 @@ def log_parts(log: Document) -> Iterator[RenderableType]:
     if log["counts"]:
         yield counts_table(log)
     for error in log["errors"]:
-        yield Text(f"line {error['line']:,}, {error['rank']}: {error['says']}", style="red")
+        yield Text(f"line {error['line']:,}, {error['rank']}: {error['says'] or 'failed'}", style="red")
 
 
 def rows_table(log: Document) -> Sheet:

@@ -1,4 +1,4 @@
-"""What the ledger says of the rows of a start-up log: bytes by rule from the log's own counts, or an estimate's range."""
+"""What the ledger says of the rows of a start-up log: bytes by rule from the log's counts, or an estimate's range."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -15,6 +15,9 @@ from explorer.engines.startup import Given, Startup, startup
 from explorer.engines.startup.parts import Parts
 from hw.errors import MeshwrightError
 
+# What stands before arguments in the engines' own lines, by how they begin.
+_MARKS: Final = {"S": "server_args=", "{": "non-default args: "}
+_MARK: Final = "LLM engine () with config: "
 _FREED: Final = ("before weights", "after draft weights", "after weights")
 
 
@@ -86,7 +89,7 @@ class Reconciled:
             "not_predicted": self.why_not,
             "rows": plain(self.lines),
             "counts": [{**plain(count), "error": count.error} for count in self.counts],
-            "errors": [{"line": e.line, "rank": str(e.rank), "says": e.text("says")} for e in self.log.errors],
+            "errors": [{"line": e.line, "rank": str(e.rank), "says": e.text("text")} for e in self.log.errors],
             "notes": [*self.log.notes, *(() if setup is None else setup.notes)],
         }
 
@@ -121,16 +124,14 @@ def beside(a: Reconciled, b: Reconciled) -> Iterator[Pair]:
     left, right = ({line.name: line for line in log.lines} for log in (a, b))
     for name in dict.fromkeys([*left, *right]):
         one, two = left.get(name), right.get(name)
-        both = one is not None and two is not None
-        known = both and one.predicted is not None and two.predicted is not None
-        yield Pair(
-            name,
-            None if one is None else one.value,
-            None if two is None else two.value,
-            two.value - one.value if both else None,
-            sum(line.half_width for line in (one, two) if line is not None),
-            two.predicted.bytes - one.predicted.bytes if known else None,  # pyright: ignore[reportOptionalMemberAccess]
-        )
+        if one is None or two is None:
+            only = one or two
+            assert only is not None
+            yield Pair(name, one and one.value, two and two.value, None, only.half_width, None)
+            continue
+        before, after = one.predicted, two.predicted
+        expected = None if before is None or after is None else after.bytes - before.bytes
+        yield Pair(name, one.value, two.value, two.value - one.value, one.half_width + two.half_width, expected)
 
 
 def reconcile(name: str, log: Log, asked: Asked | None, setup: Setup | None = None) -> Reconciled:
@@ -155,7 +156,7 @@ def _setup(log: Log, asked: Asked | None, setup: Setup | None) -> tuple[Setup | 
     if log.launch is None:
         return None, "the log does not print its arguments: give the launch with --command"
     try:
-        found = setup_of(launch_of_server_args(log.launch), asked)
+        found = setup_of(launch_of_server_args(_MARKS.get(log.launch[:1], _MARK) + log.launch), asked)
     except MeshwrightError as error:
         return None, str(error)
     return (None, "; ".join(found.broken)) if found.broken else (found, None)
@@ -174,10 +175,8 @@ def _tightest(tables: Mapping[Rank, Mapping[str, Row]]) -> Rank:
 def _started(setup: Setup, table: Mapping[str, Row]) -> Startup:
     """Start-up with the free memory that the log read in place of ours."""
     readings = {name: int(table[name].reading.value) for name in _FREED if name in table}
-    pool = table.get("KV pool")
-    given = Given(
-        free=readings.get("before weights"), left=readings.get("after draft weights", readings.get("after weights"))
-    )
+    pool, left = table.get("KV pool"), readings.get("after draft weights", readings.get("after weights"))
+    given = Given(free=readings.get("before weights"), left=left)
     if setup.launch.engine == "vllm":
         given = replace(given, pool=None if pool is None else int(pool.reading.value))
     return startup(setup, given)
@@ -204,6 +203,7 @@ def _judged(reading: Reading, predicted: Predicted | None) -> tuple[float | None
 
 def _counts(log: Log, rank: Rank, up: Startup | None) -> Iterator[Counted]:
     """What the log counts, of this rank where it says so, else of whoever does."""
+    up = up if up is not None and up.starts else None
     wanted = (
         (Event.STATE_POOL, "slots", "state slots", None if up is None else up.state_slots),
         (Event.KV_POOL, "tokens", "KV tokens of a rank", None if up is None else up.kv_tokens),
