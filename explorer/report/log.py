@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from explorer.report.common import Document, Keys, gib, number
+from explorer.report.common import Document, Keys, gib
 from explorer.report.sheet import Sheet
 
 
@@ -58,9 +58,16 @@ def counts_table(log: Document) -> Sheet:
     drawn = Sheet("Counts", "figure", "log", "predicted", "error %", left=("figure",))
     for row in log["counts"]:
         error = "" if row["error"] is None else f"{100 * row['error']:+.2f}"
-        predicted = "" if row["predicted"] is None else number(row["predicted"])
-        drawn.add(row["name"], number(row["logged"]), predicted, error)
+        logged, predicted = (counted(row[key]) for key in ("logged", "predicted"))
+        drawn.add(row["name"], logged, predicted, error)
     return drawn
+
+
+def counted(value: float | None) -> str:
+    """A count in full, a ratio with its printed digits."""
+    if value is None:
+        return ""
+    return f"{value:,}" if value == int(value) else f"{value:.2f}"
 
 
 def against_table(document: Document) -> Sheet:
