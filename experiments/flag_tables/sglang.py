@@ -85,6 +85,7 @@ def _keywords(
     elif isinstance(inner, ast.Subscript) and _id(inner.value) == "Literal":
         listed = inner.slice.elts if isinstance(inner.slice, ast.Tuple) else [inner.slice]
         said["choices"] = [evaluate(sources, module, each) for each in listed]
+        inner = ast.Name(type(said["choices"][0]).__name__)
     if "action" in told:
         said |= _action(told["action"])
     elif items is not None and "type_parser" not in told:
@@ -159,17 +160,26 @@ def _added(sources: Sources, defaults: dict[str, Any]) -> Iterable[dict[str, Any
     """Flags that add_cli_args adds by hand."""
     found = sources.find(_ARGS, "ServerArgs")
     assert isinstance(found, Found) and isinstance(found.value, ast.ClassDef)
-    for call in ast.walk(next(each for each in found.value.body if getattr(each, "name", "") == "add_cli_args")):
+    body = next(each for each in found.value.body if getattr(each, "name", "") == "add_cli_args")
+    # what it first puts into names of its own; what the environment adds to them later is no part of the table
+    local = {
+        node.targets[0].id: _known(sources, _ARGS, node.value)
+        for node in ast.walk(body)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for call in ast.walk(body):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-            yield _by_hand(sources, call, defaults)
+            yield _by_hand(sources, call, defaults, local)
 
 
-def _by_hand(sources: Sources, call: ast.Call, defaults: dict[str, Any]) -> dict[str, Any]:
+def _by_hand(sources: Sources, call: ast.Call, defaults: dict[str, Any], local: dict[str, Any]) -> dict[str, Any]:
     names = [evaluate(sources, _ARGS, each) for each in call.args]
     told = {word.arg: word.value for word in call.keywords if word.arg}
     default = told.get("default")
     said: dict[str, Any] = {
-        "choices": _known(sources, _ARGS, told.get("choices")),
+        "choices": local.get(_id(told["choices"]), _known(sources, _ARGS, told["choices"]))
+        if "choices" in told
+        else None,
         "default": _known(sources, _ARGS, default),
         "type": _plain(told["type"]) if "type" in told else str,
     }

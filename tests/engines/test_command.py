@@ -92,6 +92,7 @@ def test_json_values() -> None:
         ),
         ("torchrun sglang/python/sglang/launch_server.py --model-path org/model --tp 2", EngineName.SGLANG),
         ("$ vllm serve org/model -tp 2", EngineName.VLLM),
+        ("vllm serve -tp 2 org/model --headless", EngineName.VLLM),
     ],
 )
 def test_wrappers(text: str, engine: EngineName) -> None:

@@ -94,6 +94,7 @@ class Parallel:
     share: A[Optional[float], "x"] = None
     mode: A[Optional[str], Arg(help="x", choices=MODES + ["more"])] = "a"
     kind: A[Literal["p", "q"], "x"] = "q"
+    step: A[Literal[1, 2], "x"] = 2
     sizes: A[Optional[List[int]], "x"] = None
     extra: A[Optional[dict], Arg(help="x", type_parser=json.loads)] = None
     inner: A[bool, Arg(no_cli=True)] = False
@@ -103,13 +104,16 @@ class Parallel:
     derived: A[int, Derived()] = 0
 """
 _ARGS = """
+from sglang.srt.arg_groups.choices import MODES
 from sglang.srt.arg_groups.fields.parallel import Parallel
 
 class ServerArgs:
     @staticmethod
     def add_cli_args(parser):
         parser.add_argument("--old", action=DeprecatedStoreTrueAction, new_flag="--new")
+        modes = set(MODES)
         parser.add_argument("--config", type=str)
+        parser.add_argument("--late", type=int, choices=modes, default=_declared_default("width"))
 """
 
 
@@ -139,6 +143,7 @@ def test_annotated_fields_are_read_without_running_them(tmp_path: pathlib.Path) 
         "share": {"spellings": ["--share"], "kind": "number"},
         "mode": {"spellings": ["--mode"], "kind": "word", "choices": ["a", "b", "more"], "default": "a"},
         "kind": {"spellings": ["--kind"], "kind": "word", "choices": ["p", "q"], "default": "q"},
+        "step": {"spellings": ["--step"], "kind": "count", "choices": [1, 2], "default": 2},
         "sizes": {"spellings": ["--sizes"], "kind": "list", "items": "count"},
         "extra": {"spellings": ["--extra"], "kind": "json"},
         "on": {"spellings": ["--on"], "kind": "switch", "default": False},
@@ -146,6 +151,7 @@ def test_annotated_fields_are_read_without_running_them(tmp_path: pathlib.Path) 
         "named": {"spellings": ["--named"], "kind": "count", "default": -1, "field": "other_name"},
         "old": {"spellings": ["--old"], "kind": "switch"},
         "config": {"spellings": ["--config"], "kind": "word"},
+        "late": {"spellings": ["--late"], "kind": "count", "choices": ["a", "b"], "default": 8},
     }
 
 

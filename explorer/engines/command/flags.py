@@ -46,7 +46,10 @@ class _Reader:
         while self._at < len(self._words):
             word = self._words[self._at]
             self._at += 1
-            if is_value(word):
+            if is_value(word) and self._engine is EngineName.VLLM and self.made.model is None:
+                # vLLM's parser takes its one positional word wherever it stands (make_arg_parser, model_tag)
+                self.made.values[MODEL[self._engine]] = word
+            elif is_value(word):
                 self.made.note(f"{short(word)!r} belongs to no flag")
             elif word != "--":
                 self._flag(word)
