@@ -49,7 +49,7 @@ def evaluate(
             return _attribute(sources, module, owner, attr, depth)
         case ast.Subscript(value=value, slice=key):
             return of(value)[of(key)]
-        case ast.Call(func=ast.Name(id="list" | "set" | "sorted" | "tuple"), args=[only]):
+        case ast.Call(func=ast.Name(id="list" | "set" | "frozenset" | "sorted" | "tuple"), args=[only]):
             return list(of(only))
         case ast.Call(func=ast.Name(id="int"), args=[only]):
             return int(of(only))

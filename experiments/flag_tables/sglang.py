@@ -29,7 +29,20 @@ def read(sources: Sources) -> dict[str, dict[str, Any]]:
     defaults = _defaults(sources)
     for row in _added(sources, defaults):
         rows.setdefault(_name(row), row)
+    for row in _taken_first(sources):
+        rows.setdefault(_name(row), row)
     return rows
+
+
+def _taken_first(sources: Sources) -> Iterable[dict[str, Any]]:
+    """Flags that `sglang serve` takes from the words before its parser sees them: those it compares a word with."""
+    found = sources.find("sglang.cli.serve", "_extract_model_type_override")
+    for node in ast.walk(found.value) if found is not None else ():
+        match node:
+            case ast.Compare(left=ast.Name(), ops=[ast.Eq()], comparators=[ast.Constant(value=str() as word)]):
+                yield flag([word], {})
+            case _:
+                continue
 
 
 def _name(row: dict[str, Any]) -> str:

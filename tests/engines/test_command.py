@@ -79,7 +79,7 @@ def test_json_values() -> None:
     ("text", "engine"),
     [
         ("sglang serve org/model --tp-size 2", EngineName.SGLANG),
-        ("sglang serve --model-path org/model --tp-size 2", EngineName.SGLANG),
+        ("sglang serve --model-type llm --model-path org/model --tp-size 2", EngineName.SGLANG),
         ("python -m vllm.entrypoints.openai.api_server --model org/model -tp 2", EngineName.VLLM),
         ("/opt/venv/bin/vllm serve org/model -tp 2 > log.txt 2>&1 &", EngineName.VLLM),
         ("cd /srv && nohup numactl -N 0 vllm serve org/model -tp 2 | tee log", EngineName.VLLM),

@@ -133,6 +133,7 @@ def test_annotated_fields_are_read_without_running_them(tmp_path: pathlib.Path) 
             "sglang/srt/server_args.py": _ARGS,
             "sglang/srt/arg_groups/choices.py": 'MODES = ["a", "b"]',
             "sglang/srt/arg_groups/fields/parallel.py": _FIELDS,
+            "sglang/cli/serve.py": 'def _extract_model_type_override(w):\n    return w[0] == "x" or w == "--first"',
         },
     )
     version, rows = tables(root)["sglang"]
@@ -151,6 +152,7 @@ def test_annotated_fields_are_read_without_running_them(tmp_path: pathlib.Path) 
         "named": {"spellings": ["--named"], "kind": "count", "default": -1, "field": "other_name"},
         "old": {"spellings": ["--old"], "kind": "switch"},
         "config": {"spellings": ["--config"], "kind": "word"},
+        "first": {"spellings": ["--first"], "kind": "word"},
         "late": {"spellings": ["--late"], "kind": "count", "choices": ["a", "b"], "default": 8},
     }
 

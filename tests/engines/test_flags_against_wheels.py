@@ -98,6 +98,7 @@ def _named_by_sglang() -> set[str]:
             named.add(own[1] if own else "--" + name.replace("_", "-"))
             aliases = re.search(r"aliases=\[(.*?)\]", said, re.DOTALL)
             named |= set(re.findall(r'"(--[a-z0-9-]+)"', aliases[1])) if aliases else set()
+    named |= set(re.findall(r'== "(--[a-z-]+)"', _text("sglang", "sglang/cli/serve.py")))
     by_hand = _text("sglang", "sglang/srt/server_args.py")
     return named | set(_long_in_calls(by_hand))
 
