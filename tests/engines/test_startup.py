@@ -1,0 +1,115 @@
+"""Start-up against public logs and rules worked by hand."""
+
+import pytest
+
+from explorer.engines.command import read_launches
+from explorer.engines.setup import Asked, setup_of
+from explorer.engines.startup import Given, Startup, startup
+from layouts.serving.requests import Clamp
+
+GIB = 2**30
+
+
+def start(command: str, hardware: str = "h200", given: Given | None = None, **asked) -> Startup:
+    setup = setup_of(read_launches(command)[0], Asked(hardware, **asked))
+    assert not setup.broken
+    return startup(setup, given or Given())
+
+
+def test_states_first_then_kv_as_sglang_logs_it() -> None:
+    """Case A8: K3 over TP8 with fp8 KV, the default ratio 0.9: 257 slots, 0.46 + 13.04 GiB, 1,167,552 tokens in 15.03
+    GiB, 51 requests (257 // 5). The budget is what both pools take: 28.53 GiB, less what rounding of both hides."""
+    command = "python -m sglang.launch_server --model-path moonshotai/Kimi-K3 --tp 8 --kv-cache-dtype fp8_e4m3"
+    up = start(command, "b300", Given(budget=int(28.533 * GIB)))
+    assert up.state_slots == 257
+    assert up.parts.state is not None
+    assert round(258 * up.parts.state.conv / GIB, 2) == 0.46
+    assert round(258 * up.parts.state.recurrent / GIB, 2) == 13.04
+    assert up.parts.token == 24 * 576
+    assert up.kv_tokens == pytest.approx(1_167_552, rel=1e-3)
+    assert (up.admitted, up.slots_a_request) == (51, 5)
+
+
+def test_kv_of_two_matrices() -> None:
+    """Case A22: Qwen3-235B over TP4: 48,128 B a token of a rank, 367,404 tokens in 8.23 + 8.23 GiB."""
+    up = start(
+        "python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B-FP8 --tp 4",
+        "h100",
+        Given(pool=367_404 * 48_128),
+    )
+    assert up.parts.token == 48_128
+    assert up.kv_tokens == 367_404
+    assert round(up.kv_bytes / 2 / GIB, 2) == 8.23
+
+
+def test_weights_of_redundant_experts() -> None:
+    """Case A1: DeepSeek-V3 fp8 over DP8 with 32 redundant experts: 105.59 GiB on each of 8 GPUs."""
+    command = (
+        "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention "
+        "--enable-deepep-moe --ep-num-redundant-experts 32 --enable-dp-lm-head"
+    )
+    assert start(command).weights / GIB == pytest.approx(105.59, rel=0.01)
+    assert start(command.replace(" --ep-num-redundant-experts 32", "")).weights / GIB == pytest.approx(95.8, rel=0.01)
+
+
+def test_an_embedding_is_whole_in_every_attention_group() -> None:
+    """129,280 x 7,168 in bf16: 1.726 GiB on each rank under DP8; the head goes with --enable-dp-lm-head."""
+    command = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --attn-dp-size 8"
+    whole = 129_280 * 7_168 * 2
+    assert start(command + " --enable-dp-lm-head").weights - start(command).weights == whole - whole // 8
+
+
+def test_latent_kv_is_not_cut_by_tp_but_by_dcp() -> None:
+    plain = start("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --page-size 64")
+    cut = start(
+        "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --page-size 64 --dcp-size 8"
+    )
+    assert plain.parts.token == cut.parts.token == 61 * 576 * 2
+    assert plain.kv_tokens % 64 == 0
+    assert cut.group_tokens == 8 * cut.kv_tokens
+
+
+def test_requests_are_clamped_by_what_is_least() -> None:
+    command = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --attn-dp-size 8 --max-running-requests 64"
+    up = start(command, context=4096)
+    assert (up.running, up.clamp, up.running_instance) == (8, Clamp.MAX_RUNNING, 64)
+    up = start(command.replace("64", "4096"), context=32_768)
+    assert (up.running, up.clamp) == (up.kv_tokens // 32_768, Clamp.KV)
+    assert up.running < 512
+
+
+def test_weights_that_do_not_fit_are_refused_with_the_least_fraction() -> None:
+    up = start("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 4", "h100")
+    assert not up.starts
+    assert up.refusal is not None
+    assert "more GPUs" in up.refusal or "cut the model" in up.refusal
+
+
+def test_vllm_blocks_and_what_its_log_says() -> None:
+    """Case A24: Llama-3.1-8B: 131,072 B a token; 1,952 blocks of 16 tokens in 3.81 GiB, 1.56 requests of 20,000."""
+    command = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 20000 --block-size 16"
+    up = start(command, "h100", Given(budget=int(3.8125 * GIB)))
+    assert up.parts.token == 131_072
+    assert up.kv_bytes // (16 * 131_072) == 1952
+    assert up.logged_concurrency == pytest.approx(1.56, abs=0.005)
+    refused = start(command.replace("20000", "29000"), "h100", Given(budget=int(2.89 * GIB)))
+    assert not refused.starts
+    assert refused.longest == pytest.approx(23_648, abs=32)
+    assert "29000" in (refused.refusal or "")
+
+
+def test_vllm_of_a_large_log() -> None:
+    """A public start of Qwen3-235B-A22B-FP8 on four RTX PRO 6000: 27.85 GiB, 621,392 tokens, 18.96x of 32,768."""
+    command = "vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 4 --max-model-len 32768"
+    up = start(command, "rtx-pro-6000", Given(budget=int(27.85 * GIB)))
+    assert up.logged_tokens == pytest.approx(621_392, rel=5e-4)
+    assert up.logged_concurrency == pytest.approx(18.96, abs=0.01)
+    assert up.weights / GIB == pytest.approx(55.19, rel=0.01)
+
+
+def test_windows_have_a_pool_of_their_own() -> None:
+    """gpt-oss: 18 layers attend to everything, 18 to 128 tokens; two pools at the ratio of 0.8."""
+    up = start("python -m sglang.launch_server --model-path openai/gpt-oss-120b --tp 1", "h100")
+    token = 18 * 2 * 8 * 64 * 2
+    assert up.parts.token == up.parts.window_token() == token
+    assert up.window_bytes == pytest.approx(0.8 * up.kv_bytes, rel=1e-3)
