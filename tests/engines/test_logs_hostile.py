@@ -90,6 +90,8 @@ def test_the_rest_of_a_long_line_is_not_a_line(tmp_path):
     start = END + b"\n" + b"x" * 3_000_000 + END + b"\n" + END + b"\n"
     file = written(tmp_path, start, b"y" * (2**23 + 2**10 - len(start) - len(END)), END)
     assert [entry.line for entry in read_log(file).entries] == [1, 3] and read_log(file).lines == 4
+    file = written(tmp_path, start, b"y" * (2**23 - len(start)))
+    assert read_log(file).lines == 4
 
 
 def test_a_progress_bar_that_is_longer_than_a_line_may_be(tmp_path):

@@ -94,6 +94,24 @@ def test_states_to_verify_and_the_pools_of_a_draft():
     ]
 
 
+def test_a_model_whose_pools_no_line_sizes_in_bytes():
+    """DeepSeek-V4 says how many tokens its pools hold, not how many bytes. Capturing may free memory: 7.62 to 7.67."""
+    rows = table_of("sglang_2026-09_dsv4", Rank(tp=0, ep=0))
+    assert in_gib(rows) == [
+        ("after pools", FREE, 9.9, 0.005),
+        ("after draft pools", FREE, 9.9, 0.005),
+        ("after draft pools to before target verify CUDA graphs", REST, 1.7, 0.01),
+        ("before target verify CUDA graphs", FREE, 8.2, 0.005),
+        ("target verify CUDA graphs", TAKEN, 0.58, 0.005),
+        ("after target verify CUDA graphs", FREE, 7.62, 0.005),
+        ("after target verify CUDA graphs to before draft verify CUDA graphs", REST, -0.05, 0.01),
+        ("before draft verify CUDA graphs", FREE, 7.67, 0.005),
+        ("draft verify CUDA graphs", TAKEN, -0.01, 0.005),
+        ("after draft verify CUDA graphs", FREE, 7.68, 0.005),
+        ("at the end", FREE, 7.68, 0.005),
+    ]
+
+
 def test_weights_of_a_draft_and_a_pool_whose_end_is_missing():
     rows = table_of("sglang_2026-08_draft")
     names = list(rows)
@@ -233,6 +251,20 @@ def test_vllm_with_weights_and_non_torch_memory_in_one():
         spent = ("weights and non-torch memory", "peak activation", "KV pool")
         assert sum(rows[name].reading.value for name in spent) == pytest.approx(85.50 * GIB)
         assert "budget to KV pool" not in rows
+
+
+def test_vllm_graphs_that_were_estimated_far_too_large():
+    """254.49 - 171.25 - 36.74 - 46.50 = 0: the 33.06 of the estimate are within the peak, the 8.57 that graphs took are
+    on top of the budget."""
+    rows = table_of("vllm_2026-08_dp_ep", Rank(dp=0, ep=0))
+    assert in_gib(rows)[2:] == [
+        ("budget", Kind.BUDGET, 254.49, 0.005),
+        ("weights and non-torch memory", TAKEN, 171.25, 0.005),
+        ("peak activation", TAKEN, 36.74, 0.005),
+        ("CUDA graphs, estimated", PART, 33.06, 0.005),
+        ("KV pool", TAKEN, 46.5, 0.005),
+        ("CUDA graphs", TAKEN, 8.57, 0.005),
+    ]
 
 
 def test_vllm_says_what_the_budget_is_spent_on_beside_these(tmp_path):

@@ -181,6 +181,7 @@ _VLLM: Final = (
     ("non-torch memory", Kind.TAKEN, "non_torch", (Event.PROFILE,)),
     ("peak activation", Kind.TAKEN, "activation", (Event.PROFILE,)),
     ("CUDA graphs, estimated", Kind.PART, "used", (Event.GRAPH_ESTIMATE,)),
+    ("CUDA graphs, estimated", Kind.PART, "estimated", (Event.GRAPH_POOL,)),
     ("KV pool", Kind.TAKEN, "kv", (Event.PROFILE, Event.KV_AVAILABLE)),
     ("CUDA graphs", Kind.TAKEN, "graphs", (Event.PROFILE,)),
     ("CUDA graphs", Kind.TAKEN, "used", (Event.GRAPH_POOL, Event.GRAPH_END)),
