@@ -48,8 +48,8 @@ class Group:
         return sum(cache.held * cache.page_bytes for cache in self.caches)
 
     def blocks(self, request: Request) -> int:
-        """Blocks that a request takes from the pool for this group."""
-        return max(cache_blocks(cache, request) for cache in self.caches)
+        """Blocks that a request takes from the pool for this group: caches of one type take equally many."""
+        return cache_blocks(self.caches[0], request)
 
 
 def cache_blocks(cache: Cache, request: Request) -> int:

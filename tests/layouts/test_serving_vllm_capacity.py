@@ -143,6 +143,8 @@ def test_two_logs_tell_the_fixed_cost_from_the_rate() -> None:
     assert cost.bytes(1_000_000) == pytest.approx(6682 * 1_002_240 + 3915e6)
     with pytest.raises(EngineRuleError, match="another --max-model-len"):
         fitted_cost((kv, kv), (4096, 4096), logs)
+    with pytest.raises(EngineRuleError, match="must be positive"):
+        fitted_cost((kv, kv), lengths, (0.0, 1.0))
 
 
 def test_a_length_that_prefill_workers_cannot_hold() -> None:
@@ -170,3 +172,4 @@ def test_an_empty_pool_says_so() -> None:
     with pytest.raises(EngineRuleError, match="no memory is left for KV blocks"):
         require_one_request(pool(planned, 2**21), Request(16))
     assert longest_request(pool(planned, 2**21), Request(16)) == 0
+    require_one_request(pool(planned, 2 * 2**21), Request(16))

@@ -89,7 +89,7 @@ def test_smaller_pages_get_larger_blocks_or_padding() -> None:
     (state,), (full,), (window,) = (group.caches for group in planned)
     assert (full.block, full.page_bytes) == (32, 1024)
     assert (window.block, window.page_bytes) == (16, 1024)
-    assert state.page_bytes == 1024
+    assert (state.page_bytes, window.padding, full.padding) == (1024, 1024 - 700, 0)
 
 
 def test_rows_that_cannot_be_padded() -> None:
@@ -100,6 +100,10 @@ def test_rows_that_cannot_be_padded() -> None:
     planned = groups([latent, Cache(Kind.WINDOW, 2, 32, 2048, window=64)])
     assert layers_of(planned) == [6]
     assert block_bytes(planned) == 4 * 700 + 2 * 1024
+    # rows whose page divides the largest get larger blocks, and the windows stay windows
+    planned = groups([replace(latent, page_bytes=1024), Cache(Kind.WINDOW, 4, 32, 2048, window=64)])
+    assert [group.caches[0].kind for group in planned] == [Kind.FULL, Kind.WINDOW]
+    assert planned[0].caches[0].block == 32
 
 
 def test_rows_beside_windows_and_two_blocks_stay_an_error() -> None:
@@ -129,6 +133,20 @@ def test_packed_states_are_cut_to_what_a_block_holds() -> None:
         groups([full, *mixed], block_outermost=True)
 
 
+def test_packed_patterns_waste_the_fewest_layers() -> None:
+    def planned(windows: int, states: int = 0) -> list[int]:
+        pattern = [Cache(Kind.FULL, 4, 16, 100, latent=True), Cache(Kind.FULL, 4, 16, 200, latent=True)]
+        others = [Cache(Kind.WINDOW, windows, 8, 1000, latent=True, window=64)]
+        others += [Cache(Kind.STATE, states, 16, 2500)] if states else []
+        return layers_of(groups([*pattern, *others], block_outermost=True))
+
+    # groups of 4 repeats leave none empty for 12; groups of 5 leave one where there are 4 and 5
+    assert planned(12) == [8, 4, 4, 4]
+    assert planned(5) == [8, 5]
+    # groups of 5 leave one each for 4, 9 and 4; five windows of 1,000 bytes are the block, which two states fit
+    assert planned(9, states=4) == [8, 5, 4, 2, 2]
+
+
 def test_window_blocks_are_bounded_by_the_tokens_in_flight() -> None:
     planned = groups([Cache(Kind.WINDOW, 2, 16, 1024, window=128)])
     # ceil((127 + 256) / 16) + 1; a short request holds no more than itself
@@ -147,6 +165,8 @@ def test_without_the_hybrid_manager_windows_keep_everything() -> None:
 def test_dcp_shares_the_tokens_of_full_attention_alone() -> None:
     full, state = Cache(Kind.FULL, 4, 16, 1024, latent=True), Cache(Kind.STATE, 4, 16, 1000, slots=2)
     assert request_blocks(groups([full, state]), Request(1600, dcp=4)) == 25 + 2
+    # 1,601 tokens are 401 on the first of four ranks
+    assert request_blocks(groups([full]), Request(1601, dcp=4)) == 26
     whole = Cache(Kind.FULL, 1, 16, 1024, dcp_sharded=False)
     assert request_blocks(groups([whole]), Request(1600, dcp=4)) == 100
 

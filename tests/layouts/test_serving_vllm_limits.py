@@ -29,7 +29,7 @@ def test_defaults_by_memory_and_context(gib: int, context: Context, expected: tu
 def test_flags_and_modes_change_the_defaults() -> None:
     chip = 80 * GIB
     assert default_limits(chip, LONG, slow_prefill=True) == Limits(2048, 256)
-    assert default_limits(180 * GIB, LONG, slow_prefill=True) == Limits(16384, 1024)
+    assert default_limits(160 * GIB, LONG, slow_prefill=True) == Limits(16384, 1024)
     assert default_limits(chip, LONG, throughput=True) == Limits(16384, 2048)
     assert default_limits(chip, LONG, throughput=True, tokens=4096) == Limits(4096, 2048)
     # a step holds a whole prompt without chunks, 256 tokens with experts in batches; requests follow the tokens

@@ -63,6 +63,8 @@ def test_attention_block_holds_a_state() -> None:
     assert aligned_block(1024, 1024 * 16) == 16
     assert aligned_block(1024, 1024 * 65, block=64) == 128
     assert aligned_block(1024, 1024 * 16, checkpoint=48) == 48
+    # three steps of a user's 40 are 120 tokens, and the kernel takes multiples of 16
+    assert aligned_block(1, 81, block=40) == 128
 
 
 def test_latent_block_beside_states_is_a_multiple_of_128() -> None:

@@ -66,6 +66,7 @@ def test_what_the_backend_does_with_rows() -> None:
     assert not exchanges_rows(ParallelFlags(tp=8, expert_parallel=True))
     assert batches_by_expert(replace(wide, all2all=All2All.NIXL_EP))
     assert not batches_by_expert(wide)
+    assert not batches_by_expert(replace(wide, dp=1, all2all=All2All.NIXL_EP))
 
 
 def test_commands_that_start_break_no_rule() -> None:
@@ -74,6 +75,7 @@ def test_commands_that_start_break_no_rule() -> None:
     assert broken_rules(ParallelFlags(tp=8, dcp=8), SERVE, MOE) == ()
     assert broken_rules(ParallelFlags(tp=16, dcp=4), SERVE, GQA) == ()
     assert broken_rules(ParallelFlags(tp=4, pcp=2, dcp=2), SERVE, MOE) == ()
+    assert broken_rules(ParallelFlags(tp=2, dp=4), replace(SERVE, local_dp=4, transfers_kv=True), GQA) == ()
     assert broken_rules(ParallelFlags(tp=8, dcp=8), replace(SERVE, block=64, dcp_interleave=64), MOE) == ()
 
 
@@ -100,12 +102,15 @@ REFUSED = [
     (EP, replace(SERVE, elastic_ep=True), MOE, "elastic-ep needs --enable-eplb"),
     (replace(EP, eplb=True, pp=2), replace(SERVE, elastic_ep=True), MOE, "with 2 pipeline stages"),
     (replace(EP, all2all=All2All.MOONEP), replace(SERVE, quantised=True), MOE, "moonep takes bfloat16"),
+    (replace(EP, all2all=All2All.MOONEP, eplb=True), SERVE, MOE, "moonep takes bfloat16"),
+    (replace(EP, all2all=All2All.MOONEP), SERVE, replace(MOE, dtype="float16"), "moonep takes bfloat16"),
     # data parallelism
     (ParallelFlags(tp=8), replace(SERVE, nodes=3), MOE, "--nnodes 3 does not divide the 8 GPUs"),
     (ParallelFlags(dp=8), replace(SERVE, local_dp=16), MOE, "exceeds --data-parallel-size 8"),
     (ParallelFlags(dp=8), replace(SERVE, hybrid_lb=True, external_lb=True), MOE, "exclude each other"),
     (ParallelFlags(dp=8), replace(SERVE, hybrid_lb=True), MOE, "needs --data-parallel-size-local"),
     (ParallelFlags(), replace(SERVE, external_lb=True), MOE, "needs --data-parallel-size above 1"),
+    (ParallelFlags(), replace(SERVE, external_lb=True), DENSE, "needs --data-parallel-size above 1"),
     (ParallelFlags(dp=2), replace(SERVE, external_lb=True), DENSE, "independent servers"),
     # limits
     (ParallelFlags(), replace(SERVE, chunked_prefill=False), DENSE, "without chunked prefill"),
