@@ -11,3 +11,8 @@ def is_reading(figure: Value | None, value: float, half_width: float) -> bool:
         pytest.approx(value),
         pytest.approx(half_width),
     )
+
+
+def size(number: float, decimals: int = 2) -> Reading:
+    """GiB that are printed with so many decimals."""
+    return Reading(number * 2**30, 0.5 * 10**-decimals * 2**30)
