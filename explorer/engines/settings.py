@@ -11,7 +11,8 @@ from layouts.serving.reserve import Role
 @dataclass(frozen=True)
 class Degrees:
     """How a command cuts the model. `exchange` and `dcp_backend` are words of `layouts.layout`, None where the engine
-    chooses; `vocab_in_group`: the head is cut over the attention group, not over all of tp."""
+    chooses; `vocab_in_group`: the head is cut over the attention group, not over all of tp;
+    `dense_tp`: ranks that share a dense MLP, where they are not the attention group."""
 
     replicas: int = 1
     pp: int = 1
@@ -24,6 +25,7 @@ class Degrees:
     exchange: str = "all_gather"
     dcp_backend: str | None = None
     vocab_in_group: bool = False
+    dense_tp: int | None = None
 
     @property
     def gpus(self) -> int:

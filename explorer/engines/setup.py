@@ -11,6 +11,7 @@ from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.settings import Settings, Speculation
 from explorer.request import Request, captured, make_request
 from explorer.residents.line import Holding
+from hw.machine import Machine
 from layouts.layout import Layout, resolve
 from layouts.mla import MLA
 from layouts.models import Model, load_model
@@ -28,7 +29,8 @@ _LOW_LATENCY_ROWS: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
 @dataclass(frozen=True)
 class Asked:
     """What a command does not say: the machine, and what it will be asked to serve. `model` and `draft` stand in for
-    names that mean nothing here. Tokens; `requests` are those in flight on the whole server."""
+    names that mean nothing here. Tokens; `requests` are those in flight on the whole server. `memory_bytes` and
+    `free_bytes`: of a GPU, where they are not what the chip's file says."""
 
     hardware: str
     model: str | None = None
@@ -39,6 +41,8 @@ class Asked:
     context: int | None = None
     requests: int | None = None
     accept_length: float | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
         gpus_per_host=asked.gpus_per_host,
         domain=asked.domain,
     )
-    request = _told(request, settings)
+    request = _told(request, settings, asked)
     layout = resolve(layout_keys(settings, request.model), request.gpus, request.model)
     notes += [*more, *request.model.notes]
     return Setup(launch, settings, asked, request, layout, tuple(broken(layout, request.site)), tuple(notes))
@@ -127,7 +131,7 @@ def layout_keys(settings: Settings, model: Model) -> dict[str, int | str]:
     }
 
 
-def _told(request: Request, settings: Settings) -> Request:
+def _told(request: Request, settings: Settings, asked: Asked) -> Request:
     """The request with what the command says of contexts, graphs and copies."""
     pools, d = settings.pools, settings.degrees
     model = replace(request.model, context_limit=pools.context_length or request.model.context_limit)
@@ -136,11 +140,23 @@ def _told(request: Request, settings: Settings) -> Request:
     return replace(
         request,
         model=model,
+        machine=_machine(request.machine, asked),
         graphs=_graphs(request, settings),
         dispatch_tokens=rows if d.exchange == "all_to_all" and pools.low_latency else request.dispatch_tokens,
-        holding=Holding(pools.redundant_experts, spread),
+        holding=Holding(pools.redundant_experts, spread, d.dense_tp),
         chunk=_chunk(settings, int(request.machine.memory_bytes)),
     )
+
+
+def _machine(machine: Machine, asked: Asked) -> Machine:
+    """The machine with the memory that was stated. What is taken at start stays, unless it is stated what is free."""
+    total = float(machine.memory_bytes) if asked.memory_bytes is None else float(asked.memory_bytes)
+    start = float(machine.start_bytes) if asked.free_bytes is None else total - asked.free_bytes
+    if not 0 <= start < total:
+        raise CommandError(
+            f"{asked.free_bytes} bytes are free of {total:.0f}: give what one GPU has, and less that is free"
+        )
+    return replace(machine, memory_bytes=np.float64(total), start_bytes=np.float64(start))
 
 
 def _graphs(request: Request, settings: Settings) -> np.ndarray:

@@ -24,6 +24,7 @@ COUNTS: Final[Mapping[str, str]] = {
     "extra_slots": "disaggregation_decode_extra_slots",
     "redundant_experts": "ep_num_redundant_experts",
 }
+DENSE_TP: Final = "moe_dense_tp_size"
 CHUNK: Final = "chunked_prefill_size"  # -1 switches chunks off
 NUMBERS: Final[Mapping[str, str]] = {"state_ratio": "mamba_full_memory_ratio", "window_ratio": "swa_full_tokens_ratio"}
 DISPATCH_TOKENS: Final = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
@@ -70,6 +71,10 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
         flags["moe_a2a_backend"] = EXPORTED_EXCHANGE
     if degrees.vocab_in_group and degrees.attn_dp > 1:
         flags["enable_dp_lm_head"] = True
+    if degrees.attn_dp > 1 and degrees.dense_tp is None:
+        flags["enable_dense_mlp_attn_tp"] = True
+    elif degrees.attn_dp > 1 and degrees.dense_tp != degrees.tp:
+        flags[DENSE_TP] = degrees.dense_tp or 1
     if settings.role is not Role.UNIFIED:
         flags["disaggregation_mode"] = settings.role.value
     if pools.share is not None:
@@ -110,7 +115,15 @@ def _degrees(values: Values) -> Degrees:
         exchange="all_to_all" if exchanged and tp > 1 else "all_gather",
         dcp_backend=values.word("dcp_comm_backend"),
         vocab_in_group=attn_dp > 1 and values.switch("enable_dp_lm_head"),
+        dense_tp=_dense_tp(values, tp, attn_dp),
     )
+
+
+def _dense_tp(values: Values, tp: int, attn_dp: int) -> int | None:
+    """Under DP attention a dense MLP gathers the rows of all groups unless it is told otherwise (`deepseek_v2.py`)."""
+    if attn_dp == 1 or values.switch("enable_dense_mlp_attn_tp"):
+        return None
+    return values.count(DENSE_TP, tp, 1)
 
 
 def _pools(values: Values, env: Mapping[str, str]) -> Pools:

@@ -24,11 +24,13 @@ class Holding:
 
     `redundant_experts`: second copies of routed experts, over all ranks of a layer. `whole_embedding`: the embedding is
     cut over the attention group even where the head is cut over more ranks (SGLang with DP attention and without
-    `--enable-dp-lm-head`).
+    `--enable-dp-lm-head`). `dense_ranks`: ranks that share the dense MLPs, where they are not those of the attention
+    group (SGLang with DP attention: all of tp, or `--moe-dense-tp-size`).
     """
 
     redundant_experts: int = 0
     whole_embedding: bool = False
+    dense_ranks: int | None = None
 
 
 AS_PUBLISHED: Final = Holding()

@@ -47,7 +47,7 @@ def fixed_lines(model: Model, prefill: bool = False, holding: Holding = AS_PUBLI
     """Every line but the KV pool and the staging buffers; `explorer.residents.budget` adds those two."""
     return (
         estimates.process_groups(),
-        *_weight_lines(model),
+        *_weight_lines(model, holding.dense_ranks),
         *_copies(model, holding),
         *_state_lines(model),
         *_reserve_lines(model, prefill, holding.redundant_experts),
@@ -80,8 +80,9 @@ def _index_bytes(attention: object) -> int:
     return indexer.key_bytes if isinstance(indexer, Indexer) else 0
 
 
-def _weight_lines(model: Model) -> tuple[Line, ...]:
+def _weight_lines(model: Model, dense_ranks: int | None) -> tuple[Line, ...]:
     lines = []
+    shared = {} if dense_ranks is None else {"dense_tp": Expr.of(dense_ranks)}
     for component in COMPONENTS:
         parts = [
             _resident(t, model.precision, layers_of(k), sharded_layers_of(k))
@@ -95,7 +96,8 @@ def _weight_lines(model: Model) -> tuple[Line, ...]:
             if t.component == component
         ]
         if any(parts):
-            lines.append(Line(f"weights: {component}", Group.WEIGHTS, total(parts), "shapes of the config"))
+            size = total(parts).substitute(shared)
+            lines.append(Line(f"weights: {component}", Group.WEIGHTS, size, "shapes of the config"))
     if model.draft is not None:
         held = total(t.resident(model.precision) for t in model.draft.tensors())
         lines.append(Line("weights: draft layers", Group.WEIGHTS, held, "shapes of the draft"))

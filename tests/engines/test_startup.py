@@ -8,6 +8,7 @@ from explorer.engines.startup import Given, Startup, startup
 from layouts.serving.requests import Clamp
 
 GIB = 2**30
+V3 = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 "
 
 
 def start(command: str, hardware: str = "h200", given: Given | None = None, **asked) -> Startup:
@@ -46,15 +47,23 @@ def test_weights_of_redundant_experts() -> None:
     """Case A1: DeepSeek-V3 fp8 over DP8 with 32 redundant experts: 105.59 GiB on each of 8 GPUs."""
     command = (
         "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention "
-        "--enable-deepep-moe --ep-num-redundant-experts 32 --enable-dp-lm-head"
+        "--enable-deepep-moe --moe-dense-tp-size 1 --ep-num-redundant-experts 32 --enable-dp-lm-head"
     )
     assert start(command).weights / GIB == pytest.approx(105.59, rel=0.01)
     assert start(command.replace(" --ep-num-redundant-experts 32", "")).weights / GIB == pytest.approx(95.8, rel=0.01)
 
 
+def test_dense_layers_are_cut_over_all_of_tp_unless_told_otherwise() -> None:
+    """Three dense layers of DeepSeek-V3: 3 x 18,432 x 7,168 parameters each, in fp8 with a float32 scale a block."""
+    layer = 3 * 18_432 * 7_168
+    whole = 3 * (layer + layer // 16_384 * 4)
+    command = V3 + "--tp 8 --attn-dp-size 8"
+    assert start(command + " --moe-dense-tp-size 1").weights - start(command).weights == whole - whole // 8
+
+
 def test_an_embedding_is_whole_in_every_attention_group() -> None:
     """129,280 x 7,168 in bf16: 1.726 GiB on each rank under DP8; the head goes with --enable-dp-lm-head."""
-    command = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --attn-dp-size 8"
+    command = V3 + "--tp 8 --attn-dp-size 8"
     whole = 129_280 * 7_168 * 2
     assert start(command + " --enable-dp-lm-head").weights - start(command).weights == whole - whole // 8
 
@@ -70,7 +79,7 @@ def test_latent_kv_is_not_cut_by_tp_but_by_dcp() -> None:
 
 
 def test_requests_are_clamped_by_what_is_least() -> None:
-    command = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --attn-dp-size 8 --max-running-requests 64"
+    command = V3 + "--tp 8 --attn-dp-size 8 --max-running-requests 64"
     up = start(command, context=4096)
     assert (up.running, up.clamp, up.running_instance) == (8, Clamp.MAX_RUNNING, 64)
     up = start(command.replace("64", "4096"), context=32_768)
