@@ -43,6 +43,15 @@ class Source:
     left_out: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a server was told of its steps, None where its engine decides: tokens of a prefill step over all attention
+    groups, and requests of a replica that may run at once."""
+
+    chunk: int | None = None
+    running: float | None = None
+
+
 class Phases(eqx.Module):
     """What prices the steps of one phase of a replica, and what of them no curve changes."""
 
@@ -165,10 +174,15 @@ def engine_of(backend: str) -> str:
 
 @in_x64
 def served_runs(
-    source: Source, engine_name: str, runs: Sequence[ServeRun], request: Request, layout: Layout
+    source: Source,
+    engine_name: str,
+    runs: Sequence[ServeRun],
+    request: Request,
+    layout: Layout,
+    limits: Limits = Limits(),
 ) -> ServedRuns:
-    """Runs of one engine, each with a known concurrency and two tokens in an answer, as observations of a layout."""
-    engine = engine_for(engine_name)
+    """Runs of one engine, each with a known concurrency, as observations of a layout."""
+    engine = limited(engine_for(engine_name), layout, limits)
     asked = np.array([run.concurrency for run in runs], np.float64)
     prompts = np.array([run.input_tokens for run in runs], np.float64)
     answers = np.array([run.output_tokens for run in runs], np.float64)
@@ -203,19 +217,28 @@ def served_runs(
             spread=2.0 * (1.0 - shortest) / (1.0 + shortest),
             rounds=max(round(float(np.median(rounds))), 2),
         ),
-        decode=_phases(decoding, layout, batches, prompts + answers / 2.0),
+        decode=_phases(decoding, layout, batches, prompts + answers / 2.0, limits.running),
         prefill=_phases(prefilling, whole, _CHUNKS, prompts),
         groups=np.float64(layout.attn_dp),
         stages=np.float64(layout.pp),
     )
 
 
-def _phases(request: Request, layout: Layout, loads: np.ndarray, contexts: np.ndarray) -> Phases:
+def limited(engine: Engine, layout: Layout, limits: Limits) -> Engine:
+    """An engine whose prefill step holds as many tokens as the server was told."""
+    if limits.chunk is None:
+        return engine
+    return replace(engine, chunk=limits.chunk // (layout.attn_dp if engine.chunk_by_group else 1))
+
+
+def _phases(
+    request: Request, layout: Layout, loads: np.ndarray, contexts: np.ndarray, most: float | None = None
+) -> Phases:
     tables, cut, case = Tables(request.model, request.prefill, request.holding), cut_of(layout), request.case()
     at = [steps(request, layout, loads, context, tables) for context in contexts]
     launches, running = (np.stack([np.asarray(getattr(s, what)) for s in at]) for what in ("launches", "running"))
     values = jax.device_get(_values(case, tables, cut, loads, contexts))
-    return Phases(case, tables, cut, values, loads, launches, running)
+    return Phases(case, tables, cut, values, loads, launches, np.minimum(running, np.inf if most is None else most))
 
 
 @kept(COMPILE_TO_RUN_ONCE)

@@ -18,6 +18,10 @@ from explorer.calibration.sources import Ran
 from explorer.comparison import compare
 from explorer.costing import cost, cost_of
 from explorer.elasticity import sensitivity
+from explorer.engines.bench.answer import bench
+from explorer.engines.bench.reading import read_results
+from explorer.engines.bench.subject import Options
+from explorer.engines.setup import Asked
 from explorer.ledger import ledger
 from explorer.planner import plan
 from explorer.priced import priced
@@ -35,6 +39,7 @@ WITHOUT = {
     "run/1": {"objective", "precision"},
     "trace/1": {"objective", "precision"},
     "calibration/1": {"objective", "precision"},
+    "bench/1": {"objective", "precision"},
 }
 PLAIN_LISTS = {"step_seconds_range", "notes", "differences", "left_out"}  # of numbers or sentences
 DP2, DP16 = "attn_dp=2,dcp=8,ep=16", "attn_dp=16,ep=16"
@@ -96,6 +101,14 @@ def _service() -> Document:
     return serve("llama-3.1-8b", "h100", 8, "attn_tp=8", 4096, 1024, **asked, **pools).document()
 
 
+def _bench() -> Document:
+    """Clients of a server and a forward pass, whose files lie beside their own tests."""
+    folder = pathlib.Path(__file__).parents[1] / "engines" / "results"
+    request = make_request("llama-3.1-8b", "h200", 2)
+    files = [read_results(folder / name) for name in ("bench.jsonl", "forward.json")]
+    return bench(files, Options(Asked("h200"), request, request.layout("attn_tp=2"))).document()
+
+
 MAKE: dict[str, Callable[[], Document]] = {
     "plan/1": _plan,
     "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
@@ -107,6 +120,7 @@ MAKE: dict[str, Callable[[], Document]] = {
     "trace/1": _trace,
     "calibration/1": _calibration,
     "service/1": _service,
+    "bench/1": _bench,
 }
 READ = ["measure/1"]  # by a command, and written by none: `tests.calibration` reads its example
 

@@ -103,7 +103,8 @@ class _Scanner:
         if self.in_text:
             rest = _REST.match(chunk)
             assert rest is not None
-            self.in_text, position = not rest[1], rest.end()
+            position = rest.end()
+            self._read_key(chunk[:position], not rest[1])
         at = 0
         for token in _TOKEN.finditer(chunk, position):
             if self.skipping:
@@ -113,9 +114,9 @@ class _Scanner:
                 yield self._junk(line)
                 break
             if kind == b'"':
-                self.in_text = not token[1]
                 if self.depth == self.base:
-                    self.key = b"" if self.in_text else chunk[start + 1 : end - 1][:_NAME]
+                    self.key = b""
+                self._read_key(chunk[start + 1 : end], not token[1])
             elif kind in b"[{":
                 at = self._open(chunk, at, start, kind, line)
             else:
@@ -135,6 +136,12 @@ class _Scanner:
         if self.depth and self.passing is None:
             self._keep(chunk[at:])
         self.skipping = self.skipping and not ends
+
+    def _read_key(self, part: bytes, goes_on: bool) -> None:
+        """A text, or a part of one that the end of a chunk cuts; the last before a bracket is the key of what opens."""
+        self.in_text = goes_on
+        if self.depth == self.base:
+            self.key = (self.key + (part if goes_on else part[:-1])[:_NAME])[:_NAME]
 
     def _junk(self, line: int) -> Found:
         self.clear()
