@@ -14,6 +14,8 @@ def test_groups_share_the_chunk(chunk: int, groups: int, share: int) -> None:
 
 def test_no_chunks_stay_none_and_a_chunk_below_the_groups_is_refused() -> None:
     assert group_chunk(-1, 8) == -1
+    assert group_chunk(0, 8) == 0
+    assert group_chunk(8, 8) == 1
     with pytest.raises(EngineRuleError, match="raise it to 8"):
         group_chunk(7, 8)
 

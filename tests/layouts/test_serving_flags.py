@@ -100,7 +100,7 @@ def test_rows_of_a_draft_count_against_the_dispatch_cap() -> None:
 
 
 def test_the_buffer_that_deepep_refuses() -> None:
-    """A28: width 5,120 and 448 experts; 1,856 tokens fail and 1,840 start in vLLM. SGLang refuses both by its cap of 1,024."""
+    """A28: width 5,120 and 448 experts; 1,856 tokens fail and 1,840 start in vLLM (SGLang caps both)."""
     flags = Flags(tp=16, attn_dp=16, ep=16, exchange="deepep", dispatch_tokens=1856)
     assert "at most 184" in broken_buffer(flags, 5120, 448)[0]
     assert broken_buffer(replace(flags, dispatch_tokens=1840), 5120, 448) == []

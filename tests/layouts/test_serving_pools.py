@@ -46,8 +46,10 @@ def test_weights_beyond_their_share() -> None:
     # 180 GiB before and 30 after the weights: fraction 0.8 asks 36 GiB free, 1 - 30 / 180 = 0.8333 rounds up
     assert rest_for_pools(30 * GIB, 180 * GIB, 0.8) == pytest.approx(-6 * GIB)
     assert least_mem_fraction(30 * GIB, 180 * GIB) == 0.834
-    with pytest.raises(EngineRuleError, match="between 0"):
-        least_mem_fraction(30, 20)
+    assert least_mem_fraction(0, 180) == 1.0
+    for free_now, free_before in ((30, 20), (-1, 20), (0, 0)):
+        with pytest.raises(EngineRuleError, match="between 0"):
+            least_mem_fraction(free_now, free_before)
 
 
 def test_limits_and_pages() -> None:
@@ -55,6 +57,7 @@ def test_limits_and_pages() -> None:
     assert kv_tokens(1000, 2, page=64, max_total_tokens=300) == 256
     assert kv_tokens(1000, 2, page=64, max_total_tokens=10**6) == 448
     assert kv_tokens(1000, 2, scratch_bytes=300) == 350
+    assert kv_tokens(2, 2) == 1
     with pytest.raises(EngineRuleError, match="hold no page"):
         kv_tokens(127, 2, page=64)
     with pytest.raises(EngineRuleError, match="hold no page"):
@@ -104,6 +107,8 @@ def test_only_sliding_layers() -> None:
     pools = window_pools(1000, 0, 2, 100)
     assert pools == WindowPools(0, 500)
     assert pools.total == 500
+    # a draft that keeps every token of the window's pool
+    assert window_pools(1200, 0, 2, 100, whole_draft_bytes=1) == WindowPools(0, 400)
     assert WindowPools(7, 5).total == 7
 
 
@@ -112,8 +117,10 @@ def test_a_window_that_admits_nothing_is_refused() -> None:
     with pytest.raises(EngineRuleError, match="swa-full-tokens-ratio"):
         window_pools(162 * 18, 10, 10, 128)
     assert window_pools(163 * 18, 10, 10, 128).window == 130
-    with pytest.raises(EngineRuleError, match="in \\(0, 1\\]"):
-        window_pools(1e9, 10, 10, 128, ratio=1.5)
+    assert window_pools(20_000, 10, 10, 128, ratio=1) == WindowPools(1000, 1000)
+    for ratio in (0, 1.5):
+        with pytest.raises(EngineRuleError, match="in \\(0, 1\\]"):
+            window_pools(1e9, 10, 10, 128, ratio=ratio)
 
 
 def test_a_window_pool_for_the_requests_alone() -> None:

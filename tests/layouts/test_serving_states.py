@@ -148,7 +148,7 @@ def test_intermediate_states_share_the_ratio() -> None:
     demand = StateDemand(10, ring_bytes_a_slot=2, verify_width=4, slots_a_request=5)
     pool = state_pool(2000, demand, ratio=1, max_running=100)
     assert pool == StatePool(47, 48 * 12, 10 * (47 // 5 + 1) * 4)
-    assert pool.deducted <= 1000
+    assert pool.deducted == 48 * 12 + 400 <= 1000
     # a lower limit on requests deducts less than was reckoned with
     assert state_pool(2000, demand, ratio=1, max_running=3) == StatePool(47, 48 * 12, 160)
 
@@ -156,6 +156,9 @@ def test_intermediate_states_share_the_ratio() -> None:
 def test_replay_scratch_comes_off_the_share() -> None:
     # half of 2,000 B: (1000 - 100 - 10) // 10
     assert state_pool(2000, StateDemand(10, fixed_bytes=100), ratio=1) == StatePool(89, 1000, 0)
+    # a ring in each slot: (1000 - 10 - 2) // 12, and a limit on requests changes nothing
+    ring = StateDemand(10, ring_bytes_a_slot=2)
+    assert state_pool(2000, ring, ratio=1, max_running=8) == StatePool(82, 996, 0)
     with pytest.raises(EngineRuleError, match="ReplaySSM"):
         StateDemand(10, fixed_bytes=100, verify_width=4)
 
