@@ -78,10 +78,20 @@ def test_every_rule_has_its_case() -> None:
         Flags(tp=8, dcp=8, dcp_exchange="a2a", dcp_replicate_q=True),
         Flags(chunk=-1, page=64, state_cache=EXTRA, window_ratio=1.0),
         Flags(state_cache=PLAIN, overlap=False),
+        Flags(hierarchical_cache=True),
+        Flags(role=Role.DECODE, prefix_cache=False, transfer="other"),
+        Flags(tp=8, dcp=8, transfer="other"),
+        Flags(tp=8, ep=8, exchange="deepep", dispatch_tokens=1024),
+        Flags(chunk=0, page=64, state_cache=EXTRA, track_interval=64, verify_width=64, speculative="EAGLE"),
     ],
 )
 def test_commands_that_pass(flags: Flags) -> None:
     assert broken_flags(flags) == []
+
+
+def test_one_rank_has_no_groups() -> None:
+    assert len(broken_flags(Flags(vocab_all_to_all=True))) == 1
+    assert len(broken_flags(Flags(dcp_replicate_q=True))) == 1
 
 
 def test_rows_of_a_draft_count_against_the_dispatch_cap() -> None:
@@ -104,6 +114,7 @@ def test_the_buffer_that_deepep_refuses() -> None:
     flags = Flags(tp=16, attn_dp=16, ep=16, exchange="deepep", dispatch_tokens=1856)
     assert "at most 184" in broken_buffer(flags, 5120, 448)[0]
     assert broken_buffer(replace(flags, dispatch_tokens=1840), 5120, 448) == []
+    assert broken_buffer(replace(flags, dispatch_tokens=1843), 5120, 448) == []
     assert broken_buffer(replace(flags, deepep_mode="normal"), 5120, 448) == []
 
 

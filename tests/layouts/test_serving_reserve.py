@@ -36,6 +36,8 @@ MIB, GIB = 2**20, 2**30
         (16, 1, (2048, 8)),
         (32, 1, (4096, 48)),
         (32, 4, (4096, 160)),
+        (20, 1, (4096, 48)),
+        (35, 1, (4096, 32)),
         (44, 1, (4096, 32)),
         (80, 2, (8192, 256)),
         (140, 8, (8192, 512)),
@@ -122,6 +124,7 @@ def test_the_first_reserve_counts_a_draft_and_no_deepep() -> None:
 
 def test_early_limits_differ_on_chips_of_20_to_35_gib() -> None:
     assert early_limits(24 * GIB, 2, default_limits(24 * GIB, 2)) == Defaults(2048, 24)
+    assert early_limits(20 * GIB, 4, default_limits(20 * GIB, 4)) == Defaults(2048, 80)
     assert early_limits(32 * GIB, 8, default_limits(32 * GIB, 8)) == Defaults(2048, 80)
     assert early_limits(80 * GIB, 8, default_limits(80 * GIB, 8)) == Defaults(8192, 512)
     assert early_limits(16 * GIB, 1, default_limits(16 * GIB, 1)) == Defaults(2048, 8)
