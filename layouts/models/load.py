@@ -26,6 +26,7 @@ class _Build:
     """What an overlay adds to a config: nothing, for a plain one."""
 
     draft: str = "none"
+    context: int | None = None
     formats: Mapping[str, Format] = field(default_factory=lambda: MappingProxyType({}))
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     curves: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -51,7 +52,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         name=name,
         hidden=text.size("hidden_size"),
         vocab=text.size("vocab_size"),
-        context_limit=text.size(_length_key(text), most=LARGEST_CONTEXT),
+        context_limit=build.context or text.size(_length_key(text), most=LARGEST_CONTEXT),
         tied=text.flag("tie_word_embeddings"),
         layers=body.layers,
         draft=drafted,
@@ -64,24 +65,24 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
 
 def _build(name_or_path: str) -> tuple[str, str, _Build]:
     """(name to show, base to look up, what the overlay adds)."""
-    name = name_or_path.strip()
-    table = presets.overlay(name.lower())
+    known = presets.published(name_or_path)
+    name = known or name_or_path.strip()
+    table = presets.overlay(name)
     if table is None:
         stem = pathlib.Path(name)
-        shown = (
-            (stem.parent.name if stem.name == "config.json" else stem.stem) if presets.looks_like_path(name) else None
-        )
-        return shown or presets.aliases().get(name.lower(), name.lower()), name, _Build()
+        of_path = stem.parent.name if stem.name == "config.json" else stem.stem
+        return name if known else of_path or name, name, _Build()
     formats, defaults, curves = (table.get(key, {}) for key in ("precision", "defaults", "curves"))
     if not (isinstance(formats, Mapping) and isinstance(defaults, Mapping) and isinstance(curves, Mapping)):
         raise ModelError(f"{name}: precision, defaults and curves must be tables")
     build = _Build(
         draft=str(table.get("draft", "none")),
+        context=Config(f"{name}.toml", table).size("context", most=LARGEST_CONTEXT) if "context" in table else None,
         formats=checked_formats(formats, name),
         defaults=MappingProxyType(dict(defaults)),
         curves=MappingProxyType({str(chip): str(named) for chip, named in curves.items()}),
     )
-    return name.lower(), str(table["base"]), build
+    return name, str(table["base"]), build
 
 
 def _length_key(text: Config) -> str:
