@@ -75,6 +75,7 @@ def test_types_of_nearly_equal_numbers_are_not_cut() -> None:
     planned = groups([Cache(Kind.WINDOW, 12, 16, 1024, window=128), Cache(Kind.FULL, 13, 16, 1024)])
     assert layers_of(planned) == [12, 13]
     assert block_bytes(planned) == 13 * 1024
+    assert layers_of(groups([Cache(Kind.WINDOW, 12, 16, 1024, window=128), Cache(Kind.FULL, 17, 16, 1024)])) == [12, 17]
     # 1.5 times as many are cut
     assert layers_of(groups([Cache(Kind.WINDOW, 12, 16, 1024, window=128), Cache(Kind.FULL, 18, 16, 1024)])) == [
         12,
@@ -120,6 +121,11 @@ def test_caches_that_a_larger_block_makes_equal_are_cut_together() -> None:
     # a page that padding fills up stays apart
     planned = groups([Cache(Kind.FULL, 6, 16, 1024), Cache(Kind.FULL, 6, 16, 700), Cache(Kind.STATE, 6, 16, 900)])
     assert layers_of(planned) == [6, 6, 6]
+
+
+def test_equal_pages_are_not_packed() -> None:
+    caches = [Cache(Kind.FULL, 7, 16, 1024), Cache(Kind.STATE, 14, 16, 1024)]
+    assert layers_of(groups(caches, block_outermost=True)) == [7, 7, 7]
 
 
 def test_packed_states_are_cut_to_what_a_block_holds() -> None:

@@ -41,7 +41,9 @@ def test_state_grows_by_draft_tokens_in_the_convolution_alone() -> None:
     assert state_bytes(**common) == 16 * 128 * 128 * 4 + 3 * 16 * 128 * 3 * 2
     assert state_bytes(**common, speculative=2) == 16 * 128 * 128 * 4 + 3 * 16 * 128 * 5 * 2
     with pytest.raises(EngineRuleError, match="lower TP"):
-        state_bytes(channels=12, kernel=4, state=12, tp=5)
+        state_bytes(channels=12, kernel=4, state=10, tp=5)
+    with pytest.raises(EngineRuleError, match="lower TP"):
+        state_bytes(channels=10, kernel=4, state=12, tp=5)
 
 
 def test_slots_of_a_request() -> None:
