@@ -8,6 +8,7 @@ import numpy as np
 
 from explorer.engines import sglang, vllm
 from explorer.engines.command.launch import CommandError, EngineName, Launch
+from explorer.engines.resolution import resolved
 from explorer.engines.settings import Settings, Speculation
 from explorer.request import Request, captured, make_request
 from explorer.residents.line import Holding
@@ -47,7 +48,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Setup:
-    """A launch understood. `broken`: every rule of the layout that it breaks; `notes`: what was assumed."""
+    """A launch understood, its settings as the engine runs with them. `broken`: every rule over its flags and its
+    layout that it breaks; `notes`: what was assumed, and what the engine changes on its own."""
 
     launch: Launch
     settings: Settings
@@ -92,14 +94,15 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
         draft=_draft(speculation, stored, asked),
         precision=precision or None,
         mem_fraction=None,
-        extra_slots=settings.pools.extra_slots,
         gpus_per_host=asked.gpus_per_host,
         domain=asked.domain,
     )
+    settings, refused, changed = resolved(launch, settings, request)
     request = _told(request, settings, asked)
     layout = resolve(layout_keys(settings, request.model), request.gpus, request.model)
-    notes += [*more, *request.model.notes]
-    return Setup(launch, settings, asked, request, layout, tuple(broken(layout, request.site)), tuple(notes))
+    notes += [*more, *changed, *request.model.notes]
+    rules = tuple(dict.fromkeys([*refused, *broken(layout, request.site)]))
+    return Setup(launch, settings, asked, request, layout, rules, tuple(notes))
 
 
 def layout_keys(settings: Settings, model: Model) -> dict[str, int | str]:
@@ -145,6 +148,7 @@ def _told(request: Request, settings: Settings, asked: Asked) -> Request:
         dispatch_tokens=rows if d.exchange == "all_to_all" and pools.low_latency else request.dispatch_tokens,
         holding=Holding(pools.redundant_experts, spread, d.dense_tp),
         chunk=_chunk(settings, int(request.machine.memory_bytes)),
+        extra_slots=pools.extra_slots,
     )
 
 

@@ -3,11 +3,13 @@
 from typing import Final
 
 from explorer.engines.setup import Setup
+from explorer.engines.sglang import COUNTS
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
+from explorer.engines.values import Values
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.pools import DEFAULT_WINDOW_RATIO, kv_tokens, least_mem_fraction, rest_for_pools, window_pools
-from layouts.serving.requests import SPECULATIVE_MAX_RUNNING, admitted_requests, requests_that_run
+from layouts.serving.requests import admitted_requests, requests_that_run
 from layouts.serving.reserve import Role, ServerSettings, default_limits, default_mem_fraction
 from layouts.serving.states import (
     DEFAULT_STATE_RATIO,
@@ -43,7 +45,7 @@ def start(setup: Setup, given: Given) -> Startup:
     context, length = setup.request.context, setup.request.model.context_limit
     slots = states.slots if demand is not None else None
     clamps = (slots, 1 if demand is None else demand.slots_a_request)
-    limit, dp, dcp = _max_running(setup), setup.layout.attn_dp, setup.layout.dcp
+    limit, dp, dcp = setup.settings.pools.max_running, setup.layout.attn_dp, setup.layout.dcp
     grows = bool(parts.token)  # without a pool that grows with the context only the other clamps count
     rank = tokens if grows else _ENDLESS
     admitted = admitted_requests(limit, dp, rank, length, *clamps)
@@ -99,7 +101,7 @@ def _share(setup: Setup, parts: Parts) -> tuple[float, str]:
 def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
     """What the default share depends on."""
     pools, degrees, role = setup.settings.pools, setup.settings.degrees, setup.settings.role
-    running = _max_running(setup)
+    running = Values(setup.launch).count(COUNTS["max_running"])  # as given: a draft's default is set after the reserve
     limits = default_limits(parts.total, degrees.tp, running)
     batch = max(pools.graph_sizes or (pools.graph_limit or limits.max_batch,)) if pools.graphs else 0
     return ServerSettings(
@@ -115,11 +117,6 @@ def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
         max_running=running,
         verify_width=setup.request.verify_width,
     )
-
-
-def _max_running(setup: Setup) -> int | None:
-    stated = setup.settings.pools.max_running
-    return SPECULATIVE_MAX_RUNNING if stated is None and setup.settings.speculation is not None else stated
 
 
 def _state_cache(setup: Setup) -> StateCache:
@@ -156,7 +153,7 @@ def _state_pool(setup: Setup, budget: int, demand: StateDemand) -> StatePool:
         demand,
         ratio=DEFAULT_STATE_RATIO if pools.state_ratio is None else pools.state_ratio,
         max_slots=pools.state_slots,
-        max_running=_max_running(setup),
+        max_running=setup.settings.pools.max_running,
         attn_dp=setup.layout.attn_dp,
         prefix_cache=pools.prefix_cache,
     )
