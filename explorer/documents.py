@@ -32,6 +32,9 @@ class Schema(StrEnum):
     TRACE = "trace/1"
     CALIBRATION = "calibration/1"
     SERVICE = "service/1"
+    BENCH = "bench/1"
+    CHECK = "check/1"
+    LOG = "log/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:

@@ -7,9 +7,12 @@ import typer
 
 from explorer.cli import catalogue
 from explorer.cli.audit import audit
+from explorer.cli.bench import bench
 from explorer.cli.calibrate import calibrate
+from explorer.cli.check import check
 from explorer.cli.compare import compare
 from explorer.cli.cost import cost
+from explorer.cli.log import log
 from explorer.cli.memory import memory
 from explorer.cli.options import asking
 from explorer.cli.plan import plan
@@ -26,8 +29,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate, service):
+for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate, service, bench):
     app.command()(asking(command))
+app.command()(check)
+app.command()(log)
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)
 
