@@ -45,7 +45,7 @@ def _default_fraction(books: Division) -> float | None:
     request, layout = books.found.request, books.found.layout
     chip = int(request.machine.memory_bytes)
     running = max(1, ceil(books.wanted))  # of one attention group
-    limits = default_limits(chip, layout.tp, running)
+    limits = default_limits(chip, layout.tp, running * layout.attn_dp)
     settings = ServerSettings(
         chunk=limits.chunk,
         max_batch=limits.max_batch,

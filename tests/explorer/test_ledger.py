@@ -192,9 +192,9 @@ def test_engine_counts_its_slots_otherwise(dp16: Ledger):
 
 
 def test_engine_would_leave_another_fraction(dp16: Ledger):
-    """Of 180 GiB. 24 requests a group: 0.5 metadata + 3 activations + 2 communication + 0.05 graphs + 1.1 attention DP
-    (16 x 24 x 3 MiB) are less than the floor of 10; DeepEP adds 2."""
-    assert dp16.engine_default_mem_fraction == round(1 - 12 / 180, 3)
+    """Of 180 GiB. Graphs go up to the limit of the whole server, 384 requests: 0.5 metadata + 3 activations + 2
+    communication + 0.75 graphs + 27 attention DP (16 x 384 x 3 MiB, half as much again above 300), and 2 for DeepEP."""
+    assert dp16.engine_default_mem_fraction == round(1 - 35.25 / 180, 3)
 
 
 def test_document_is_the_schema(dp16: Ledger):

@@ -7,6 +7,8 @@ from explorer.engines.sglang import COUNTS
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
 from explorer.engines.values import Values
+from layouts.kda import KDA
+from layouts.serving.chunks import captures_prefill, prefill_graph_limit, prefill_graph_sizes
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.pools import DEFAULT_WINDOW_RATIO, kv_tokens, least_mem_fraction, rest_for_pools, window_pools
 from layouts.serving.requests import admitted_requests, requests_that_run
@@ -103,20 +105,38 @@ def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
     pools, degrees, role = setup.settings.pools, setup.settings.degrees, setup.settings.role
     running = Values(setup.launch).count(COUNTS["max_running"])  # as given: a draft's default is set after the reserve
     limits = default_limits(parts.total, degrees.tp, running)
-    batch = max(pools.graph_sizes or (pools.graph_limit or limits.max_batch,)) if pools.graphs else 0
+    batch = max(pools.graph_sizes or (pools.graph_limit or limits.max_batch,))
     return ServerSettings(
         chunk=pools.chunk or limits.chunk,
         max_batch=batch,
+        decode_graphs=pools.graphs,
         tp=degrees.tp,
         pp=degrees.pp,
         attn_dp=degrees.attn_dp,
         role=role,
         latent_kv=setup.latent,
-        prefill_graphs=int(role is not Role.DECODE),
+        prefill_graphs=_prefill_graphs(setup, pools.chunk or limits.chunk),
         deepep=degrees.exchange == "all_to_all",
         max_running=running,
         verify_width=setup.request.verify_width,
     )
+
+
+def _prefill_graphs(setup: Setup, chunk: int) -> int:
+    """Prefill sizes that are captured where the command does not say."""
+    values, degrees, model = Values(setup.launch), setup.settings.degrees, setup.request.model
+    captured = captures_prefill(
+        decode_only=setup.settings.role is Role.DECODE,
+        kda=any(isinstance(layer.attention, KDA) for layer in model.kinds),
+        pp=degrees.pp,
+        dcp=degrees.dcp,
+        exchange=values.word("moe_a2a_backend") or "none",
+        two_batch=values.switch("enable_two_batch_overlap"),
+    )
+    off = values.switch("disable_prefill_cuda_graph") or values.switch("disable_cuda_graph")
+    if not captured or off:
+        return 0
+    return len(prefill_graph_sizes(prefill_graph_limit(chunk, latent_kv=setup.latent, pp=degrees.pp)))
 
 
 def _state_cache(setup: Setup) -> StateCache:
