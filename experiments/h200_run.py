@@ -25,6 +25,7 @@ import jax
 
 from explorer.running import make_run_request, run
 from layouts.models import load_model, preset_names
+from layouts.models.load import has_program
 from layouts.rules import Site, broken
 from layouts.text import parse
 
@@ -58,7 +59,7 @@ SLICES: Final[Mapping[int, tuple[tuple[str, str, dict[str, int]], ...]]] = {
 def tiny(gpus: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every preset once a layout; builds differ from their base in stored formats alone."""
     for name in preset_names():
-        if "@" in name:
+        if "@" in name or not has_program(name):
             continue
         model = load_model(name)
         site = Site(model, gpus, gpus, gpus)

@@ -51,7 +51,8 @@ class Quantization:
 
     def format_of(self, module: str) -> Format:
         """Format of the weight of one module, by its name in the text model (`model.layers.3.self_attn.o_proj`)."""
-        names = (module, f"language_model.{module}")  # multimodal wrappers prefix the text model
+        # multimodal wrappers prefix the text model, or stand between it and its layers
+        names = (module, f"language_model.{module}", module.replace("model.", "model.language_model.", 1))
         if any(self._matches(pattern, name) for pattern in self._ignored for name in names):
             return FORMATS["bf16"]
         for targets, chosen in self._groups:

@@ -35,8 +35,9 @@ class Site:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Distinct head counts of the attention layers."""
-        return tuple(sorted({layer.attention.heads for layer in self.model.layers}))
+        """Distinct head counts of the attention layers, those of fewer key heads of linear attention among them."""
+        attentions = [layer.attention for layer in self.model.layers]
+        return tuple(sorted({a.heads for a in attentions} | {a.keys for a in attentions if isinstance(a, KDA)}))
 
     @property
     def kv_heads(self) -> tuple[int, ...]:

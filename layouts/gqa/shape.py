@@ -12,7 +12,8 @@ from layouts.tensor import FORMATS, Tensor
 class GQA:
     """`heads` query heads over `kv_heads` key and value heads; `window` tokens are seen (0: all of them).
 
-    `sinks` is one learnt logit a head (gpt-oss).
+    `sinks` is one learnt logit a head (gpt-oss). With an `output_gate` the query projection also gives a gate as wide
+    (Qwen3-Next).
     """
 
     hidden: int
@@ -23,6 +24,7 @@ class GQA:
     bias: bool
     qk_norm: bool
     sinks: bool = False
+    output_gate: bool = False
 
     def __post_init__(self) -> None:
         sizes = {"hidden": self.hidden, "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
@@ -43,6 +45,7 @@ class GQA:
     def tensors(self) -> tuple[Tensor, ...]:
         """Every weight of one layer, the norm before it included. q and kv are apart because their cuts differ."""
         query, pair = self.heads * self.head_dim, 2 * self.kv_heads * self.head_dim
+        asked = query * (1 + self.output_gate)
         biases = (
             vector("q_bias", query, "attention", cut=ATTN_TP),
             vector("kv_bias", pair, "attention", cut=KV_HEAD_RANKS),
@@ -50,7 +53,7 @@ class GQA:
         )
         return (
             vector("input_norm", self.hidden, "attention"),
-            Tensor("q_proj", query, self.hidden, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD),
+            Tensor("q_proj", asked, self.hidden, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD),
             Tensor("kv_proj", pair, self.hidden, "attention", ROWS, KV_HEAD_RANKS, shard=ATTENTION_SHARD),
             Tensor("o_proj", self.hidden, query, "attention", ROWS, ATTN_TP, shard=ATTENTION_SHARD, cut_input=True),
             *(biases if self.bias else ()),

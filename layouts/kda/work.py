@@ -1,4 +1,4 @@
-"""Kimi Delta Attention: a recurrent state a head instead of a KV cache."""
+"""Gated delta rules: a recurrent state a head instead of a KV cache."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -30,12 +30,11 @@ def decode(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
 def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """Ops of a prefill chunk. The chunked matrix form does more arithmetic than the recurrence that it stands for; its
     curve is fitted to the FLOPs of the recurrence."""
-    width = kda.head_dim
     core = Op(
-        "kda_chunk",
+        _name(kda, "chunk"),
         family=Family.STATE_CHUNK,
-        flops=ROWS * (_FLOPS * kda.heads * width * width) / ATTN_TP,
-        bytes=ROWS * (_CHUNK_VALUES * _BF16 * kda.heads * width) / ATTN_TP + _state_traffic(kda, precision),
+        flops=ROWS * (_FLOPS * kda.state_values) / ATTN_TP,
+        bytes=ROWS * (_CHUNK_VALUES * _BF16 * kda.width) / ATTN_TP + _state_traffic(kda, precision),
         shape={"ctas": REQUESTS * kda.heads / ATTN_TP, "steps": ROWS / REQUESTS * Fraction(1, _CHUNK)},
         problem=_problem(Kind.STATE_CHUNK, kda, precision, ROWS / REQUESTS),
     )
@@ -45,19 +44,19 @@ def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
 
 def commit(kda: KDA, precision: Precision) -> Op:
     """ReplaySSM after verification: accepted tokens are replayed from the ring into the state."""
-    return Op("kda_commit", family=Family.ELEMENTWISE, bytes=_state_traffic(kda, precision), program=False)
+    return Op(_name(kda, "commit"), family=Family.ELEMENTWISE, bytes=_state_traffic(kda, precision), program=False)
 
 
 def _recurrence(kda: KDA, precision: Precision) -> Op:
     """S <- decay S + beta k (v - k S), o = q S for each row."""
-    width = kda.head_dim
+    decay = 0 if kda.head_gate else kda.width  # one a channel is read like a vector
     return Op(
-        "kda_state",
+        _name(kda, "state"),
         family=Family.STATE,
-        flops=ROWS * (_FLOPS * kda.heads * width * width) / ATTN_TP,
-        bytes=_state_traffic(kda, precision) + ROWS * (5 * _BF16 * kda.heads * width) / ATTN_TP,
+        flops=ROWS * (_FLOPS * kda.state_values) / ATTN_TP,
+        bytes=_state_traffic(kda, precision) + ROWS * (_BF16 * (kda.conv_width + kda.width + decay)) / ATTN_TP,
         # a verification leaves the state after each token behind, from which a rejected draft is undone
-        shape={"steps": VERIFY, "copied": REQUESTS * (VERIFY + Expr.of(-1)) * _values(kda) / ATTN_TP},
+        shape={"steps": VERIFY, "copied": REQUESTS * (VERIFY + Expr.of(-1)) * kda.state_values / ATTN_TP},
         problem=_problem(Kind.STATE, kda, precision, VERIFY),
         program_flops=_solved(kda),
     )
@@ -74,27 +73,28 @@ def _solved(kda: KDA) -> Expr:
 
 def _state_traffic(kda: KDA, precision: Precision) -> Expr:
     """The state of every running request, read once and written once."""
-    return REQUESTS * (2 * _values(kda) * precision["state"].payload) / ATTN_TP
+    return REQUESTS * (2 * kda.state_values * precision["state"].payload) / ATTN_TP
 
 
-def _values(kda: KDA) -> int:
-    return kda.heads * kda.head_dim * kda.head_dim
+def _name(kda: KDA, op: str) -> str:
+    return f"{kda.label.lower()}_{op}"
 
 
-def _problem(kind: Kind, kda: KDA, precision: Precision, tokens: Expr) -> Problem:
-    """A kernel over `tokens` rows of each request, as tables state it."""
+def _problem(kind: Kind, kda: KDA, precision: Precision, tokens: Expr) -> Problem | None:
+    """A kernel over `tokens` rows of each request, as tables state it; they have none with fewer key heads."""
+    if kda.head_gate:
+        return None
     sizes = {"heads": kda.heads / ATTN_TP, "requests": REQUESTS, "tokens": tokens}
     widths = {"width": kda.head_dim * ONE, "taps": kda.conv_kernel * ONE}
     return Problem(kind, precision["state"].name, {**sizes, **widths})
 
 
-def _around(kda: KDA, family: Family, steps: int | None, problem: Problem) -> tuple[Op, ...]:
+def _around(kda: KDA, family: Family, steps: int | None, problem: Problem | None) -> tuple[Op, ...]:
     """Short convolutions of q, k and v, and the gated norm. A decoded row reads and writes the window before it too."""
-    width = kda.heads * kda.head_dim
     window = 0 if steps is not None else kda.conv_kernel - 1
-    moved = ROWS * (2 * 3 * _BF16 * (1 + window) * width) / ATTN_TP
+    moved = ROWS * (2 * _BF16 * (1 + window) * kda.conv_width) / ATTN_TP
     shape = {} if steps is None else {"steps": Expr.of(steps)}
     return (
-        Op("kda_conv", family=family, bytes=moved, shape=shape, problem=problem),
-        elementwise("kda_gated_norm", ROWS * (3 * _BF16 * width) / ATTN_TP),
+        Op(_name(kda, "conv"), family=family, bytes=moved, shape=shape, problem=problem),
+        elementwise(_name(kda, "gated_norm"), ROWS * (3 * _BF16 * kda.width) / ATTN_TP),
     )

@@ -104,6 +104,15 @@ def load_forms(name_or_path: str) -> Forms:
     return _checked(_family(text).forms, text)
 
 
+def has_program(name_or_path: str) -> bool:
+    """Whether a model can be run, and not only priced."""
+    try:
+        load_forms(name_or_path)
+    except ModelError:
+        return False
+    return True
+
+
 def _family(text: Config) -> Family:
     names = text.values.get("architectures")
     if not isinstance(names, list) or not names:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from layouts.dense.activation import SiTU
-from layouts.models import ModelError, load_model, preset_names
+from layouts.models import ModelError, load_model
 from layouts.models.config import Config
 from layouts.models.load import load_forms
 from layouts.models.rotary import read_rotary
 from layouts.models.scale import Scale, scaled_config
 from layouts.rules import Site
+from tests.helpers import WITH_PROGRAM
 from tests.layouts.decoding import DECODERS
 
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
@@ -136,7 +137,7 @@ def test_what_has_no_program_is_named(change: dict[str, Any], says: str, tmp_pat
     assert says in str(error.value)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", WITH_PROGRAM)
 def test_tiny_keeps_every_kind_of_layer(name: str, tmp_path: pathlib.Path) -> None:
     """In the same order of first appearance, in as few layers as show them all; 16 heads can be cut any way."""
     whole, small = load_model(name, draft="none"), load_model(str(scaled_config(name, Scale("tiny"), tmp_path)))

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Final
 
 from layouts.models.config import Config
-from layouts.models.families import deepseek, glm, gpt_oss, kimi_linear, llama, qwen3
+from layouts.models.families import deepseek, glm, gpt_oss, kimi_linear, llama, qwen3, qwen3_next
 from layouts.models.families.body import Body
 from layouts.models.forms import Forms
 
@@ -34,6 +34,11 @@ _MODULES: Final[Mapping[str, ModuleType]] = {
     "LlamaForCausalLM": llama,
     "Qwen3ForCausalLM": qwen3,
     "Qwen3MoeForCausalLM": qwen3,
+    "Qwen3NextForCausalLM": qwen3_next,
+    "Qwen3_5ForCausalLM": qwen3_next,
+    "Qwen3_5ForConditionalGeneration": qwen3_next,
+    "Qwen3_5MoeForCausalLM": qwen3_next,
+    "Qwen3_5MoeForConditionalGeneration": qwen3_next,
 }
 FAMILIES: Final[Mapping[str, Family]] = {name: Family.of(module) for name, module in _MODULES.items()}
 

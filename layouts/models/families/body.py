@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from layouts.kda import KDA
 from layouts.models.config import LARGEST_DEPTH, Config
 from layouts.models.layer import Layer
 from layouts.precision import Module
@@ -29,6 +30,7 @@ class Body:
     mtp: tuple[Layer, ...] = ()
     module_names: Mapping[Component, str] = field(default_factory=lambda: USUAL_MODULES)
     notes: tuple[str, ...] = ()
+    recurrent_module: str | None = None  # stands for the attention of layers with a state where it is named otherwise
 
     def modules(self) -> Iterator[Module]:
         """Every module of the layers that a quantisation config may name, with its parameters."""
@@ -43,8 +45,11 @@ class Body:
             if tensor.fixed is None:
                 size = int(tensor.parameters * tensor.copies.evaluate(values))
                 sizes[tensor.component] = sizes.get(tensor.component, 0) + size
+        names = dict(self.module_names)
+        if self.recurrent_module is not None and isinstance(layer.attention, KDA):
+            names["attention"] = self.recurrent_module
         for component, size in sizes.items():
-            yield Module(component, f"model.layers.{index}.{self.module_names[component]}", size)
+            yield Module(component, f"model.layers.{index}.{names[component]}", size)
 
 
 def depth(config: Config) -> int:

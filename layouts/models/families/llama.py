@@ -21,7 +21,7 @@ def forms(config: Config) -> Forms:
     return Forms(config.number("rms_norm_eps"), dim**-0.5, activation(config), read_rotary(config, dim))
 
 
-def gqa(config: Config, window: int = 0, qk_norm: bool = False, sinks: bool = False) -> GQA:
+def gqa(config: Config, window: int = 0, qk_norm: bool = False, sinks: bool = False, output_gate: bool = False) -> GQA:
     """The attention that GQA families share; head_dim is hidden / heads where it is not given."""
     config.multiple("num_attention_heads", "num_key_value_heads")
     if not config.has("head_dim"):
@@ -36,4 +36,5 @@ def gqa(config: Config, window: int = 0, qk_norm: bool = False, sinks: bool = Fa
         bias=config.flag("attention_bias"),
         qk_norm=qk_norm,
         sinks=sinks,
+        output_gate=output_gate,
     )

@@ -7,7 +7,7 @@ from layouts.models.families import llama
 from layouts.models.families.body import Body, depth
 from layouts.models.families.deepseek import dense_mlp
 from layouts.models.forms import Forms
-from layouts.models.layer import Layer
+from layouts.models.layer import Ffn, Layer
 from layouts.moe import MoE
 from layouts.moe.router import Router
 
@@ -18,15 +18,8 @@ def read(config: Config) -> Body:
     window = config.size("sliding_window", most=LARGEST_CONTEXT) if config.flag("use_sliding_window") else 0
     first_windowed = config.size("max_window_layers", count, least=0, most=LARGEST_DEPTH) if window else count
     full, windowed = llama.gqa(config, qk_norm=True), llama.gqa(config, window, qk_norm=True)
-    sparse = _sparse_layers(config, count)
-    ffn_dense = dense_mlp(config)
-    ffn_sparse = _moe(config) if sparse else ffn_dense
-    return Body(
-        tuple(
-            Layer(windowed if i >= first_windowed else full, ffn_sparse if i in sparse else ffn_dense)
-            for i in range(count)
-        )
-    )
+    ffns = feed_forwards(config, count)
+    return Body(tuple(Layer(windowed if i >= first_windowed else full, ffn) for i, ffn in enumerate(ffns)))
 
 
 def forms(config: Config) -> Forms:
@@ -35,6 +28,14 @@ def forms(config: Config) -> Forms:
         return llama.forms(config)
     router = Router(config.size("num_experts_per_tok"), "softmax", config.flag("norm_topk_prob"))
     return replace(llama.forms(config), router=router)
+
+
+def feed_forwards(config: Config, count: int, shared: int = 0) -> tuple[Ffn, ...]:
+    """What follows attention in each layer; `shared` is the width of the experts that every token passes."""
+    sparse = _sparse_layers(config, count)
+    moe = _moe(config, shared) if sparse else None
+    dense = dense_mlp(config) if len(sparse) < count else None
+    return tuple(ffn for i in range(count) if (ffn := moe if i in sparse else dense) is not None)
 
 
 def _sparse_layers(config: Config, count: int) -> frozenset[int]:
@@ -51,7 +52,7 @@ def _experts_key(config: Config) -> str | None:
     return next((key for key in ("num_experts", "num_local_experts") if config.has(key)), None)
 
 
-def _moe(config: Config) -> MoE:
+def _moe(config: Config, shared: int) -> MoE:
     experts = _experts_key(config)
     assert experts is not None  # asked for by sparse layers only
     config.at_most("num_experts_per_tok", experts)
@@ -61,6 +62,6 @@ def _moe(config: Config) -> MoE:
         topk=config.size("num_experts_per_tok"),
         intermediate=config.size("moe_intermediate_size"),
         latent=0,
-        shared_intermediate=0,
+        shared_intermediate=shared,
         bias=False,
     )
