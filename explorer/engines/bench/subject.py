@@ -88,10 +88,10 @@ def _told(info: Mapping[str, Any], options: Options, version: str | None) -> Sub
 
 
 def _preset(name: str | None) -> str:
-    """The preset that a server's name for its model ends in (`org/NAME`, `/models/NAME`)."""
-    last = (name or "").replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].lower()
-    if last in presets.preset_names() or last in presets.aliases():
-        return last
+    """The preset that a server's name for its model means (`org/NAME`, `/models/NAME`)."""
+    known = presets.published(name or "")
+    if known is not None:
+        return known
     raise Unusable(f"ran {(name or 'no model')[:80]!r}, which is no preset: name one with --model")
 
 
