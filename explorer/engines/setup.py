@@ -31,7 +31,8 @@ _LOW_LATENCY_ROWS: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
 class Asked:
     """What a command does not say: the machine, and what it will be asked to serve. `model` and `draft` stand in for
     names that mean nothing here. Tokens; `requests` are those in flight on the whole server. `memory_bytes` and
-    `free_bytes`: of a GPU, where they are not what the chip's file says."""
+    `free_bytes`: of a GPU, where they are not what the chip's file says; `shared_clones`: of the shared expert, where a
+    log counts them."""
 
     hardware: str
     model: str | None = None
@@ -44,6 +45,7 @@ class Asked:
     accept_length: float | None = None
     memory_bytes: int | None = None
     free_bytes: int | None = None
+    shared_clones: int = 1
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _told(request: Request, settings: Settings, asked: Asked) -> Request:
         machine=_machine(request.machine, asked),
         graphs=_graphs(request, settings),
         dispatch_tokens=rows if d.exchange == "all_to_all" and pools.low_latency else request.dispatch_tokens,
-        holding=Holding(pools.redundant_experts, spread, d.dense_tp),
+        holding=Holding(pools.redundant_experts, spread, d.dense_tp, asked.shared_clones),
         chunk=_chunk(settings, int(request.machine.memory_bytes)),
         extra_slots=pools.extra_slots,
     )

@@ -133,7 +133,7 @@ def _pools(values: Values, env: Mapping[str, str]) -> Pools:
     return Pools(
         share=values.share("mem_fraction_static"),
         graph_sizes=values.counts("cuda_graph_bs_decode"),
-        graphs=not (values.switch("disable_cuda_graph") or values.switch("disable_decode_cuda_graph")),
+        graphs=not (values.switch("disable_decode_cuda_graph") or values.word("cuda_graph_backend_decode") == "disabled"),
         prefix_cache=not values.switch("disable_radix_cache"),
         overlap_schedule=not values.switch("disable_overlap_schedule"),
         state_strategy=values.word("mamba_radix_cache_strategy"),

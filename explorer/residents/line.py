@@ -25,12 +25,14 @@ class Holding:
     `redundant_experts`: second copies of routed experts, over all ranks of a layer. `whole_embedding`: the embedding is
     cut over the attention group even where the head is cut over more ranks (SGLang with DP attention and without
     `--enable-dp-lm-head`). `dense_ranks`: ranks that share the dense MLPs, where they are not those of the attention
-    group (SGLang with DP attention: all of tp, or `--moe-dense-tp-size`).
+    group (SGLang with DP attention: all of tp, or `--moe-dense-tp-size`). `shared_clones`: shared experts among the
+    routed ones, cut like them (SGLang 0.4.4 to 0.4.6 cloned it `--n-share-experts-fusion` times).
     """
 
     redundant_experts: int = 0
     whole_embedding: bool = False
     dense_ranks: int | None = None
+    shared_clones: int = 1
 
 
 AS_PUBLISHED: Final = Holding()

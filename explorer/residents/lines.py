@@ -26,6 +26,7 @@ from layouts.symbols import (
     DISPATCH_TOKENS,
     DRAFT_WINDOW,
     EP,
+    EXPERT_TP,
     GLOBAL_KV_TOKENS,
     ONE_STAGE,
     PP,
@@ -120,6 +121,15 @@ def _copies(model: Model, holding: Holding) -> Iterable[Line]:
             if t.copies != ONE
         )
         yield Line("weights: redundant experts", Group.WEIGHTS, experts, "shapes of the config, redundant experts / ep")
+    if holding.shared_clones > 1:
+        clones = Expr.of(holding.shared_clones - 1) / EXPERT_TP
+        shared = total(
+            layers_of(k) * replace(t, copies=clones, cut=ONE, shard=None).resident(model.precision)
+            for k, layer in enumerate(model.kinds)
+            for t in layer.tensors()
+            if t.component == "shared" and t.rows is not None
+        )
+        yield Line("weights: shared expert clones", Group.WEIGHTS, shared, "clones among the routed experts, less one")
     if holding.whole_embedding and not model.tied:
         embed = replace(model.vocabulary()[0], cut=ONE).resident(model.precision)
         more = (embed / ATTN_TP + embed / VOCAB_TP * -1) * ONE_STAGE

@@ -122,3 +122,16 @@ def test_windows_have_a_pool_of_their_own() -> None:
     token = 18 * 2 * 8 * 64 * 2
     assert up.parts.token == up.parts.window_token() == token
     assert up.window_bytes == pytest.approx(0.8 * up.kv_bytes, rel=1e-3)
+
+
+def test_clones_of_the_shared_expert() -> None:
+    """Case A2: DeepSeek-R1 over TP8 with eight clones of the shared expert among the routed ones: 81.66 GiB."""
+    plain = start("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8")
+    cloned = start("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8", shared_clones=8)
+    expert = 3 * 2048 * 7168
+    assert cloned.weights - plain.weights == 58 * 7 * (expert + expert // 16_384 * 4) // 8
+    assert cloned.weights / GIB == pytest.approx(81.66, rel=0.01)
+
+
+def test_graphs_switched_off_by_the_older_flag() -> None:
+    assert not start(V3 + "--tp 8 --disable-cuda-graph").parts.setup.settings.pools.graphs

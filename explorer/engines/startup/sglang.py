@@ -133,7 +133,7 @@ def _prefill_graphs(setup: Setup, chunk: int) -> int:
         exchange=values.word("moe_a2a_backend") or "none",
         two_batch=values.switch("enable_two_batch_overlap"),
     )
-    off = values.switch("disable_prefill_cuda_graph") or values.switch("disable_cuda_graph")
+    off = values.switch("disable_prefill_cuda_graph") or values.word("cuda_graph_backend_prefill") == "disabled"
     if not captured or off:
         return 0
     return len(prefill_graph_sizes(prefill_graph_limit(chunk, latent_kv=setup.latent, pp=degrees.pp)))
