@@ -129,11 +129,11 @@ def _dense_tp(values: Values, tp: int, attn_dp: int) -> int | None:
 def _pools(values: Values, env: Mapping[str, str]) -> Pools:
     counts = {field: values.count(name) for field, name in COUNTS.items()}
     dispatch = env.get(DISPATCH_TOKENS, "")
-    chunk = values.number(CHUNK)
+    chunk, decode = values.number(CHUNK), values.word("cuda_graph_backend_decode")
     return Pools(
         share=values.share("mem_fraction_static"),
         graph_sizes=values.counts("cuda_graph_bs_decode"),
-        graphs=not (values.switch("disable_decode_cuda_graph") or values.word("cuda_graph_backend_decode") == "disabled"),
+        graphs=decode != "disabled" and not values.switch("disable_decode_cuda_graph"),
         prefix_cache=not values.switch("disable_radix_cache"),
         overlap_schedule=not values.switch("disable_overlap_schedule"),
         state_strategy=values.word("mamba_radix_cache_strategy"),
