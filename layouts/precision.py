@@ -10,9 +10,11 @@ from fractions import Fraction
 from typing import Final
 
 from hw.errors import MeshwrightError
+from layouts.shapes import KV_FORMATS
 from layouts.tensor import COMPONENTS, FORMATS, Component, Format, Precision
 
-_ALLOWED: Final[Mapping[str, tuple[str, ...]]] = {"kv": ("bf16", "fp8"), "state": ("fp32", "bf16")}
+_ALLOWED: Final[Mapping[str, tuple[str, ...]]] = {"kv": KV_FORMATS, "state": ("fp32", "bf16")}
+_WEIGHTS: Final = tuple(name for name in FORMATS if name != "fp8_raw")
 _METHODS: Final = ("fp8", "mxfp4", "compressed-tensors", "modelopt")
 
 
@@ -160,7 +162,7 @@ def _checked_format(component: str, name: object, source: str) -> Format:
         near = difflib.get_close_matches(component, COMPONENTS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise PrecisionError(f"{source}: no component {component!r}{hint} Components: {', '.join(COMPONENTS)}")
-    allowed = _ALLOWED.get(component, tuple(FORMATS))
+    allowed = _ALLOWED.get(component, _WEIGHTS)
     if not isinstance(name, str) or name not in allowed:
         raise PrecisionError(f"{source}: {component} cannot be {name!r}; formats for it: {', '.join(allowed)}")
     return FORMATS[name]

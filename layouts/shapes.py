@@ -8,7 +8,7 @@ from layouts.tensor import FORMATS, Component, Format, Tensor
 
 BF16: Final = FORMATS["bf16"]
 FP32: Final = FORMATS["fp32"]
-KV_FORMATS: Final = ("bf16", "fp8")
+KV_FORMATS: Final = ("bf16", "fp8", "fp8_raw")
 
 
 class ShapeError(MeshwrightError):

@@ -31,6 +31,8 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format("bf16", Fraction(2), Fraction(0), "bf16"),
         # one float32 scale for each 128 x 128 block (DeepSeek-V3 `weight_block_size`)
         Format("fp8", Fraction(1), Fraction(4, 128 * 128), "fp8", 128),
+        # a KV cache of one byte a value and no scales, where `fp8` may have them (sparse attention)
+        Format("fp8_raw", Fraction(1), Fraction(0), "fp8"),
         # OCP MX: one E8M0 byte for each 32 values; computed with 8-bit activations
         Format("mxfp4", Fraction(1, 2), Fraction(1, 32), "fp8"),
         # one E4M3 byte for each 16 values

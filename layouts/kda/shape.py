@@ -14,7 +14,8 @@ _STATE_FORMATS = ("fp32", "bf16")
 class KDA:
     """`heads` states of head_dim x value_dim behind a causal convolution over q, k and v.
 
-    The output gate is either one full-rank projection or, without `full_rank_gate`, a low-rank pair. With `head_gate`
+    The output gate is either one full-rank projection or, without `full_rank_gate`, a low-rank pair; so is the decay
+    with and without `full_rank_decay`. With `head_gate`
     the decay is one number a head, projected with beta, and not one a channel: Gated DeltaNet, in which each of
     `key_heads` heads of queries and keys may serve several states. 0: as many key heads as states, as wide as keys.
     """
@@ -27,6 +28,7 @@ class KDA:
     head_gate: bool = False
     key_heads: int = 0
     value_dim: int = 0
+    full_rank_decay: bool = False
 
     def __post_init__(self) -> None:
         sizes = {"hidden": self.hidden, "heads": self.heads, "head_dim": self.head_dim}
@@ -107,9 +109,16 @@ class KDA:
         return (
             self._projection("qkv_proj", self.conv_width, self.hidden),
             *self._gate(),
+            *self._decay(),
+            Tensor("b_proj", self.heads, self.hidden, "attention", ROWS, ATTN_TP, fixed=BF16),
+        )
+
+    def _decay(self) -> tuple[Tensor, ...]:
+        if self.full_rank_decay:
+            return (self._projection("f_proj", self.width, self.hidden),)
+        return (
             Tensor("f_a_proj", self.head_dim, self.hidden, "attention", ROWS, fixed=BF16),
             self._projection("f_b_proj", self.width, self.head_dim, BF16),
-            Tensor("b_proj", self.heads, self.hidden, "attention", ROWS, ATTN_TP, fixed=BF16),
         )
 
     def _by_head(self) -> tuple[Tensor, ...]:

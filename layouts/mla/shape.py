@@ -48,12 +48,14 @@ class MLA:
         """Bytes of KV a token and layer on one rank, before DCP; the index key is apart (`Indexer.key_bytes`).
 
         bf16: 2 a value. fp8: 1 a value; with an indexer the latent in fp8 with its scales and the rotary part in bf16
-        (576 and 656 at 512 + 64). The latent has no heads, so no attention TP divides it.
+        (576 and 656 at 512 + 64), as SGLang 0.5.23 `calculate_mla_kv_cache_dim` and vLLM's `fp8_ds_mla` keep it.
+        fp8_raw: 1 a value always, as under SGLang's `trtllm` and `tilelang` backends of sparse attention. The latent
+        has no heads, so no attention TP divides it.
         """
         check_kv_format("MLA", format_name)
         if format_name == "bf16":
             return Expr.of(2 * self.kv_values)
-        if self.indexer is None:
+        if self.indexer is None or format_name == "fp8_raw":
             return Expr.of(self.kv_values)
         return Expr.of(self.kv_lora + 4 * -(-self.kv_lora // _SCALE_BLOCK) + 2 * self.rope)
 

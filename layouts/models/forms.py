@@ -34,6 +34,11 @@ class Forms:
         return Mixture(self.router, self.activation, self.eps)
 
 
+def unavailable(config: Config) -> Forms:
+    """For families whose arithmetic was not compared with anything: raises ModelError."""
+    raise config.error("the arithmetic of this architecture has no program; it can be priced")
+
+
 def activation(config: Config) -> Activation:
     """The gated activation that `hidden_act` names."""
     name = config.text("hidden_act")

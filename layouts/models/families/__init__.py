@@ -6,7 +6,20 @@ from types import ModuleType
 from typing import Final
 
 from layouts.models.config import Config
-from layouts.models.families import deepseek, glm, gpt_oss, kimi_linear, llama, qwen3, qwen3_next
+from layouts.models.families import (
+    bailing,
+    deepseek,
+    deepseek_v2,
+    glm,
+    glm4_moe,
+    gpt_oss,
+    kimi_linear,
+    llama,
+    mistral,
+    mixtral,
+    qwen3,
+    qwen3_next,
+)
 from layouts.models.families.body import Body
 from layouts.models.forms import Forms
 
@@ -24,14 +37,22 @@ class Family:
 
 
 _MODULES: Final[Mapping[str, ModuleType]] = {
+    "BailingMoeV2ForCausalLM": bailing,
+    "BailingMoeV3ForCausalLM": bailing,
+    "DeepseekV2ForCausalLM": deepseek_v2,
     "DeepseekV3ForCausalLM": deepseek,
     "DeepseekV32ForCausalLM": deepseek,
+    "Glm4MoeForCausalLM": glm4_moe,
     "GlmMoeDsaForCausalLM": glm,
     "GptOssForCausalLM": gpt_oss,
     "KimiK25ForConditionalGeneration": deepseek,
     "KimiK3ForConditionalGeneration": kimi_linear,
     "KimiLinearForCausalLM": kimi_linear,
     "LlamaForCausalLM": llama,
+    "MiniMaxM2ForCausalLM": mixtral,
+    "MistralForCausalLM": mistral,
+    "MixtralForCausalLM": mixtral,
+    "Qwen2ForCausalLM": mistral,
     "Qwen3ForCausalLM": qwen3,
     "Qwen3MoeForCausalLM": qwen3,
     "Qwen3NextForCausalLM": qwen3_next,

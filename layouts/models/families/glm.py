@@ -18,13 +18,21 @@ def forms(config: Config) -> Forms:
 def read(config: Config) -> Body:
     """Layers of the config; raises ModelError."""
     count = depth(config)
-    indexes = config.words("indexer_types", count, ("full", "shared"))
+    shares = config.has("indexer_types") or config.has("index_topk_freq")  # GLM-5.0 and 5.1 do not
+    indexes = config.words("indexer_types", count, ("full", "shared")) if shares else ("full",) * count
     if indexes[0] == "shared":
         raise config.error("indexer_types starts with 'shared'; the first layer must be 'full'")
-    mlps = config.words("mlp_layer_types", count, ("dense", "sparse"))
+    mlps = _feed_forwards(config, count)
     attention = {
         kind: deepseek.mla(config, deepseek.indexer(config, shared=kind == "shared")) for kind in ("full", "shared")
     }
     ffn = {"dense": deepseek.dense_mlp(config), "sparse": deepseek.moe(config)}
     layers = tuple(Layer(attention[index], ffn[mlp]) for index, mlp in zip(indexes, mlps, strict=True))
     return Body(layers, (Layer(attention["full"], ffn["sparse"]),) * deepseek.mtp_count(config))
+
+
+def _feed_forwards(config: Config, count: int) -> tuple[str, ...]:
+    if config.has("mlp_layer_types") or not config.has("first_k_dense_replace"):
+        return config.words("mlp_layer_types", count, ("dense", "sparse"))
+    dense = config.size("first_k_dense_replace", least=0)
+    return tuple("dense" if i < dense else "sparse" for i in range(count))
