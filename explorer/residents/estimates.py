@@ -2,6 +2,7 @@
 
 import pathlib
 import tomllib
+from math import ceil
 from typing import Any, Final
 
 from explorer.residents.line import Group, Line
@@ -45,14 +46,18 @@ def activations() -> Line:
     return _line("activations", Group.RESERVE, size, "activations")
 
 
-def trial_step(rows: int) -> int:
-    """Bytes at the peak of a step of `rows` that an engine tries before it sizes its pools."""
-    return int(rows * _READ["trial_step"]["mib_a_row"] * MIB)
+def trial_step(rows: int) -> tuple[int, int]:
+    """Bytes at the peak of a step of `rows` that vLLM tries before it sizes its pools: as estimated, and at most."""
+    read = _READ["trial_step"]
+    size = int(rows * read["mib_a_row"] * MIB)
+    return size, ceil(size * read["high"])
 
 
-def trial_step_high() -> float:
-    """The most that such a step took, over the estimate."""
-    return float(_READ["trial_step"]["high"])
+def prompts(rows: int) -> tuple[int, int]:
+    """Bytes that a step of `rows` prompt tokens takes in SGLang: at least, and at most, which is what it reserves."""
+    read = _READ["activations"]
+    size = rows * read["mib_a_row"] * MIB
+    return int(size * read["low"]), ceil(size * read["high"])
 
 
 def _line(name: str, group: Group, size: Expr, key: str) -> Line:

@@ -9,15 +9,12 @@ from math import ceil
 from explorer.engines.setup import Setup
 from explorer.evaluate import Tables
 from explorer.priced import priced
-from explorer.residents import estimates
 from explorer.residents.division import Division
 from explorer.residents.line import Group
 from explorer.residents.lines import RING, kv_bytes_a_token
 from layouts.expression import Expr, total
 from layouts.gqa import GQA
 from layouts.kda import KDA
-from layouts.serving.chunks import group_chunk
-from layouts.serving.reserve import Role
 from layouts.symbols import layers_of
 
 
@@ -101,14 +98,13 @@ class Parts:
         ]
         return self._bytes(total(rings))
 
-    def reserved(self) -> tuple[int, int]:
-        """Bytes that graphs, buffers, tables and prompts take outside the pools: as estimated, and at most."""
+    def reserved(self, prompts: tuple[int, int]) -> tuple[int, int]:
+        """Bytes that graphs, buffers, tables and a step of prompts take outside the pools: as estimated, and at most.
+        `prompts`: those of a step of prompts, likewise."""
         lines = [line for line in self.books.lines if line.group is Group.RESERVE]
-        sizes = [(self.books.size(line), line.high) for line in lines]
-        if self.setup.settings.role is Role.UNIFIED:
-            rows = group_chunk(self.setup.request.chunk, self.setup.layout.attn_dp)
-            sizes.append((estimates.trial_step(rows), estimates.trial_step_high()))
-        return sum(size for size, _ in sizes), sum(ceil(size * high) for size, high in sizes)
+        sizes = [self.books.size(line) for line in lines]
+        most = sum(ceil(size * line.high) for size, line in zip(sizes, lines, strict=True))
+        return sum(sizes) + prompts[0], most + prompts[1]
 
     def window(self) -> int:
         """Tokens that the window layers look back; 0 without such layers."""

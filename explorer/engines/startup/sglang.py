@@ -7,6 +7,7 @@ from explorer.engines.sglang import COUNTS
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
 from explorer.engines.values import Values
+from explorer.residents.estimates import prompts
 from layouts.kda import KDA
 from layouts.serving.chunks import captures_prefill, prefill_graph_limit, prefill_graph_sizes
 from layouts.serving.errors import EngineRuleError
@@ -53,7 +54,7 @@ def start(setup: Setup, given: Given) -> Startup:
     admitted = admitted_requests(limit, dp, rank, length, *clamps)
     running = requests_that_run(limit, dp, rank * dcp, context if grows else 1, *clamps, context=length, dcp=dcp)
     group, windows = tokens * dcp, window * parts.window_token()
-    reserved, most = parts.reserved()
+    reserved, most = parts.reserved((0, 0) if setup.settings.role is Role.DECODE else prompts(setup.request.chunk))
     return Startup(
         parts=parts,
         share=share,

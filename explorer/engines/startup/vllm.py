@@ -29,12 +29,13 @@ def start(setup: Setup, given: Given) -> Startup:
     parts, pools = Parts(setup), setup.settings.pools
     utilisation = DEFAULT_UTILISATION if pools.share is None else pools.share
     weights = parts.weights if given.weights is None else given.weights
-    reserved, most = parts.reserved()
+    peak = trial_step(limits(setup, parts).max_num_batched_tokens)
+    reserved, most = parts.reserved(peak)
     refusal, held, budget = None, None, 0
     longest = Request(_length(setup), _in_flight(setup), setup.layout.dcp)
     wanted = Request(min(setup.request.context, longest.length), longest.in_flight, longest.dcp)
     try:
-        budget = _budget(setup, parts, weights, utilisation) if given.budget is None else given.budget
+        budget = _budget(setup, parts, weights, utilisation, peak[0]) if given.budget is None else given.budget
         budget = given.pool or pools.kv_bytes or budget
         held = pool(groups(_caches(setup, parts)), max(budget, 0))
         require_one(held, longest)
@@ -88,7 +89,7 @@ def _in_flight(setup: Setup) -> int:
     return in_flight_tokens(limits(setup, Parts(setup)).max_num_batched_tokens, setup.layout.pp)
 
 
-def _budget(setup: Setup, parts: Parts, weights: int, utilisation: float) -> int:
+def _budget(setup: Setup, parts: Parts, weights: int, utilisation: float, peak: int) -> int:
     """Bytes for KV. The peak of the trial step and the graphs are estimates of the ledger."""
     groups_ = sum(parts.books.size(line) for line in parts.books.lines if line.group is Group.START)
     graphs = parts.line("CUDA graphs") if setup.settings.pools.graphs else 0
@@ -98,7 +99,7 @@ def _budget(setup: Setup, parts: Parts, weights: int, utilisation: float) -> int
         parts.total,
         weights,
         groups_ + buffers + driver,
-        trial_step(limits(setup, parts).max_num_batched_tokens),
+        peak,
         graphs,
     )
     return kv_budget(measured, utilisation).kv
