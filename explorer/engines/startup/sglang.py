@@ -128,7 +128,7 @@ def _prefill_graphs(setup: Setup, chunk: int) -> int:
     values, degrees, model = Values(setup.launch), setup.settings.degrees, setup.request.model
     captured = captures_prefill(
         decode_only=setup.settings.role is Role.DECODE,
-        kda=any(isinstance(layer.attention, KDA) for layer in model.kinds),
+        kda=any(isinstance(la.attention, KDA) and not la.attention.head_gate for la in model.kinds),
         pp=degrees.pp,
         dcp=degrees.dcp,
         exchange=values.word("moe_a2a_backend") or "none",
