@@ -77,7 +77,7 @@ def test_windows(tmp_path):
     assert [layer.label for layer in load_model(written(tmp_path, MISTRAL)).kinds] == ["GQA window + dense"]
     assert [layer.label for layer in load_model(written(tmp_path, QWEN2)).kinds] == ["GQA + dense"]
     for wrong in (QWEN2 | {"use_sliding_window": True}, MIXTRAL | {"sliding_window": 4096}):
-        with pytest.raises(ModelError, match="sliding_window.* is not supported for this architecture; set it to"):
+        with pytest.raises(ModelError, match=r"sliding_window.* is not supported for this architecture; set it to"):
             load_model(written(tmp_path, wrong))
 
 
