@@ -110,6 +110,10 @@ def test_quantised_modules_go_by_their_own_names(tmp_path) -> None:
         "attention": "bf16", "shared": "bf16", "experts": "nvfp4",
     }  # fmt: skip
     assert not any("%" in note for note in model.notes)
+    config["quantization_config"]["ignore"] = ignore[:2]  # now full attention, a quarter of the layers, is NVFP4
+    mixed = load_model(_written(tmp_path, config))
+    assert mixed.precision["attention"].name == "bf16"
+    assert any("attention:" in note and "nvfp4" in note for note in mixed.notes)
 
 
 def test_mtp_layers_attend_to_everything() -> None:
