@@ -9,9 +9,11 @@ from explorer.cli import catalogue
 from explorer.cli.audit import audit
 from explorer.cli.bench import bench
 from explorer.cli.calibrate import calibrate
+from explorer.cli.cases import cases
 from explorer.cli.check import check
 from explorer.cli.compare import compare
 from explorer.cli.cost import cost
+from explorer.cli.export import export
 from explorer.cli.log import log
 from explorer.cli.memory import memory
 from explorer.cli.options import asking
@@ -29,10 +31,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate, service, bench):
+for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate, service, bench, export):
     app.command()(asking(command))
 app.command()(check)
 app.command()(log)
+app.command()(cases)
 app.command()(catalogue.models)
 app.command()(catalogue.hardware)
 
