@@ -76,7 +76,7 @@ def test_a_million_words() -> None:
     (launch,) = read_launches("vllm serve m -tp 2 " + "w " * 1_000_000)
     assert launch.values == {"model": "m", "tensor_parallel_size": 2}
     assert launch.notes == ("'w' belongs to no flag",)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60  # what grows with the square takes hours
 
 
 def test_many_strange_flags_are_counted() -> None:
