@@ -35,6 +35,7 @@ class Schema(StrEnum):
     BENCH = "bench/1"
     CHECK = "check/1"
     LOG = "log/1"
+    EXPORT = "export/1"
 
 
 def heading(schema: Schema, request: Request) -> Document:

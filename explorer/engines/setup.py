@@ -112,7 +112,7 @@ def layout_keys(settings: Settings, model: Model) -> dict[str, int | str]:
     d = settings.degrees
     group = max(d.tp // max(d.attn_dp * d.attn_cp, 1), 1)
     sparse = any(layer.experts for layer in model.layers)
-    replicated = settings.engine is EngineName.VLLM and not sparse and d.attn_cp == 1
+    replicated = settings.engine is EngineName.VLLM and not sparse
     attn_dp, replicas = (1, d.replicas * d.attn_dp) if replicated else (d.attn_dp, d.replicas)
     tp = attn_dp * group * d.attn_cp
     exchanged = d.exchange == "all_to_all" and sparse and tp > 1

@@ -30,6 +30,7 @@ NUMBERS: Final[Mapping[str, str]] = {"state_ratio": "mamba_full_memory_ratio", "
 DISPATCH_TOKENS: Final = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 
 EXPORTED_EXCHANGE: Final = "deepep"
+EXPORTED_SPLIT: Final = "interleave"  # of a prompt: sparse attention refuses zigzag (`parallel_hook.py`)
 _ROLES: Final = {"null": Role.UNIFIED, "prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
@@ -64,7 +65,7 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
     }
     flags |= {name: size for name, size in sizes.items() if size > 1}
     if degrees.attn_cp > 1:
-        flags["enable_prefill_cp"] = True
+        flags |= {"enable_prefill_cp": True, "cp_strategy": EXPORTED_SPLIT}
     if degrees.dcp > 1 and degrees.dcp_backend:
         flags["dcp_comm_backend"] = degrees.dcp_backend
     if degrees.exchange == "all_to_all":
@@ -94,6 +95,10 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
         flags["kv_cache_dtype"] = "fp8_e4m3" if settings.formats["kv"] == "fp8" else "bfloat16"
     if settings.formats.get("state") == "bf16":
         flags["mamba_ssm_dtype"] = "bfloat16"
+    elif "state" in settings.formats:
+        flags["mamba_ssm_dtype"] = "float32"
+    if "weights" in settings.formats:
+        flags["quantization"] = settings.formats["weights"]
     env = {} if pools.dispatch_tokens is None else {DISPATCH_TOKENS: str(pools.dispatch_tokens)}
     return flags, env
 

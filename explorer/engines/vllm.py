@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from explorer.engines.command.launch import EngineName, Launch, Value
-from explorer.engines.meaning import exchanges, format_of, unmodelled
+from explorer.engines.meaning import format_of, unmodelled
 from explorer.engines.settings import Degrees, Pools, Settings, Speculation
 from explorer.engines.values import Values
 from layouts.serving.reserve import Role
+from layouts.serving.vllm_parallel import All2All, ParallelFlags, all2all, degrees, exchanges_rows
 
 COUNTS: Final[Mapping[str, str]] = {
     "kv_bytes": "kv_cache_memory_bytes",
@@ -46,21 +47,21 @@ def read(launch: Launch) -> Settings:
 
 def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
     """Flags and environment that mean these settings: the inverse of `read`, plain defaults left out."""
-    degrees, pools, spec = settings.degrees, settings.pools, settings.speculation
-    group = degrees.tp // (degrees.attn_dp * degrees.attn_cp)
+    cut, pools, spec = settings.degrees, settings.pools, settings.speculation
+    group = cut.tp // (cut.attn_dp * cut.attn_cp)
     flags: dict[str, Value] = {"model": settings.model or "", "tensor_parallel_size": group}
     sizes = {
-        "pipeline_parallel_size": degrees.pp,
-        "data_parallel_size": degrees.attn_dp * degrees.replicas,
-        "prefill_context_parallel_size": degrees.attn_cp,
-        "decode_context_parallel_size": degrees.dcp,
+        "pipeline_parallel_size": cut.pp,
+        "data_parallel_size": cut.attn_dp * cut.replicas,
+        "prefill_context_parallel_size": cut.attn_cp,
+        "decode_context_parallel_size": cut.dcp,
     }
     flags |= {name: size for name, size in sizes.items() if size > 1}
-    if degrees.dcp > 1 and degrees.dcp_backend:
-        flags["dcp_comm_backend"] = degrees.dcp_backend
-    if degrees.ep > 1:
+    if cut.dcp > 1 and cut.dcp_backend:
+        flags["dcp_comm_backend"] = cut.dcp_backend
+    if cut.ep > 1:
         flags["enable_expert_parallel"] = True
-    if degrees.exchange == "all_to_all":
+    if cut.exchange == "all_to_all":
         flags["all2all_backend"] = EXPORTED_EXCHANGE
     if settings.role in _WRITTEN_ROLES:
         flags["kv_transfer_config"] = {"kv_connector": _CONNECTOR, "kv_role": _WRITTEN_ROLES[settings.role]}
@@ -80,26 +81,43 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
         flags["kv_cache_dtype"] = "fp8" if settings.formats["kv"] == "fp8" else "bfloat16"
     if settings.formats.get("state") == "bf16":
         flags["mamba_ssm_cache_dtype"] = "bfloat16"
+    elif "state" in settings.formats:
+        flags["mamba_ssm_cache_dtype"] = "float32"
+    if "weights" in settings.formats:
+        flags["quantization"] = settings.formats["weights"]
     return flags, {}
 
 
 def _degrees(values: Values) -> Degrees:
-    """Every rank of data and context parallelism has a whole attention group of `tensor_parallel_size` ranks."""
-    group, dp = values.degree("tensor_parallel_size"), values.degree("data_parallel_size")
-    cp, tp = values.degree("prefill_context_parallel_size"), values.degree("tensor_parallel_size") * dp
-    expert_parallel = values.switch("enable_expert_parallel")
-    exchanged = expert_parallel and exchanges(EngineName.VLLM, values.word("all2all_backend"))
-    return Degrees(
+    """Degrees as for a model with experts: what they come to without is known where the model is (`setup`)."""
+    flags = ParallelFlags(
+        tp=values.degree("tensor_parallel_size"),
         pp=values.degree("pipeline_parallel_size"),
-        tp=group * dp * cp,
-        attn_dp=dp,
-        attn_cp=cp,
+        dp=values.degree("data_parallel_size"),
+        pcp=values.degree("prefill_context_parallel_size"),
         dcp=values.degree("decode_context_parallel_size"),
-        ep=tp * cp if expert_parallel else 1,
-        exchange="all_to_all" if exchanged and tp * cp > 1 else "all_gather",
+        expert_parallel=values.switch("enable_expert_parallel"),
+        all2all=_exchange(values),
+    )
+    found = degrees(flags, experts=True)
+    exchanged = flags.expert_parallel and flags.all2all is not All2All.GATHER_SCATTER and exchanges_rows(flags)
+    return Degrees(
+        pp=found.pp,
+        tp=found.attn_tp * found.attn_dp * found.pcp,
+        attn_dp=found.attn_dp,
+        attn_cp=found.pcp,
+        dcp=found.dcp,
+        ep=found.ep,
+        exchange="all_to_all" if exchanged else "all_gather",
         dcp_backend=values.word("dcp_comm_backend"),
         vocab_in_group=True,
     )
+
+
+def _exchange(values: Values) -> All2All:
+    """The backend that is named; the engine's own where none is, or none that it knows (which its rules then say)."""
+    name = values.word("all2all_backend")
+    return all2all(name) if name and name in tuple(All2All) else All2All.GATHER_SCATTER
 
 
 def _pools(values: Values) -> Pools:

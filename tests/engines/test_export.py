@@ -1,0 +1,223 @@
+"""Files that start servers: what is read back of them is what was meant, whatever the layout."""
+
+import functools
+import itertools
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import explorer.engines.export.intent
+import explorer.engines.setup
+import explorer.request
+from explorer.engines.command import EngineName
+from explorer.engines.export import ExportError, Form, Intent, Options, export, settings_of
+from explorer.engines.export.hosts import hosts_of
+from explorer.engines.export.readback import read_back
+from explorer.engines.setup import Asked
+from explorer.request import make_request
+from hw.machine import load_machine
+from layouts.models import load_model
+from layouts.serving.reserve import Role
+from tests.engines.exported import GPUS, MODELS, exported, layouts_of, request_of
+
+ENGINES = tuple(EngineName)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files_read_once() -> Iterator[None]:
+    """Every launch that is read back names its model and chip again."""
+    model, machine = functools.cache(load_model), functools.cache(load_machine)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (explorer.engines.setup, explorer.engines.export.intent, explorer.request):
+            patch.setattr(module, "load_model", model)
+        patch.setattr(explorer.request, "load_machine", machine)
+        yield
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_what_is_written_reads_back_the_same(engine: EngineName, data: st.DataObject) -> None:
+    model, gpus = data.draw(st.sampled_from(MODELS)), data.draw(st.sampled_from(GPUS))
+    role = data.draw(st.sampled_from(Role))
+    space = layouts_of(engine, model, gpus, role is Role.PREFILL)
+    layout = space.layout(data.draw(st.integers(0, len(space) - 1)))
+    requests, context = data.draw(st.integers(1, 256)), data.draw(st.integers(128, 131072))
+    share = data.draw(st.integers(500, 990)) / 1000
+    request = replace(request_of(model, gpus, role is Role.PREFILL), concurrency=requests, context=context)
+    options = Options(engine, form=data.draw(st.sampled_from(Form)))
+    server, servers, files = exported(request, layout, options, role, model, share)
+    setups = read_back(files, Asked("h200"))
+    groups = server.layout.replicas * layout.attn_dp
+    for setup in setups:
+        pools = setup.settings.pools
+        assert setup.layout == replace(layout, replicas=layout.replicas // servers)
+        assert (setup.broken, setup.launch.unknown, setup.launch.replaced) == ((), (), ())
+        assert (pools.share, pools.context_length, setup.settings.role) == (share, context, role)
+        if role is not Role.PREFILL:
+            one = math.ceil(requests / groups) * (layout.attn_dp if engine is EngineName.SGLANG else 1)
+            assert pools.max_running == one
+    assert servers * server.hosts.all_gpus == gpus
+
+
+@pytest.mark.parametrize("gpus", range(1, 129))
+def test_gpus_of_all_hosts_are_those_of_the_plan(gpus: int) -> None:
+    """No more than 8 a host, all alike, and as few hosts as that allows."""
+    hosts = hosts_of(gpus, 8)
+    assert (hosts.count * hosts.gpus, hosts.gpus <= 8) == (gpus, True)
+    assert not any(gpus % fewer == 0 and gpus // fewer <= 8 for fewer in range(1, hosts.count))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("gpus", [1, 2, 8, 16, 64, 128])
+def test_gpus_asked_of_kubernetes(engine: EngineName, gpus: int) -> None:
+    """One GPU limit a pod, times pods, is the layout's; a known planner asks for 256 where 16 are meant."""
+    request = make_request("llama-3.1-8b" if gpus < 16 else "deepseek-v3", "h200", gpus, draft="none")
+    text = f"attn_dp={gpus},ep={gpus}" if gpus > 8 else f"attn_tp={gpus}"
+    layout = request.layout(text)
+    _, servers, files = exported(request, layout, Options(engine, form=Form.KUBERNETES), Role.UNIFIED, "x", 0.8)
+    (manifests,) = (list(yaml.safe_load_all(held)) for held in files.values())
+    pods = [m for m in manifests if m["kind"] in ("StatefulSet", "Deployment")]
+    asked = [
+        pod["spec"]["replicas"] * container["resources"]["limits"]["nvidia.com/gpu"]
+        for pod in pods
+        for container in pod["spec"]["template"]["spec"]["containers"]
+    ]
+    assert (sum(asked), servers) == (gpus, 1)
+    assert {pod["kind"] for pod in pods} == {"StatefulSet" if gpus > 8 else "Deployment"}
+
+
+def test_hosts_of_a_script_differ_in_their_rank_alone() -> None:
+    request = make_request("deepseek-v3", "h200", 32, draft="none")
+    layout = request.layout("attn_dp=32,ep=32")
+    _, _, files = exported(request, layout, Options(EngineName.SGLANG, address="10.0.0.1"), Role.UNIFIED, "m", 0.8)
+    assert list(files) == [f"deepseek-v3-sglang-host{rank}.sh" for rank in range(4)]
+    for rank, text in enumerate(files.values()):
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+        flags = dict(itertools.pairwise(words))
+        assert (flags["--nnodes"], flags["--node-rank"]) == ("4", str(rank))
+        assert flags["--dist-init-addr"] == "10.0.0.1:20000"
+
+
+def test_vllm_answers_clients_on_the_first_host() -> None:
+    request = make_request("deepseek-v3", "h200", 16, draft="none")
+    layout = request.layout("attn_dp=2,attn_tp=8,ep=16")
+    _, _, files = exported(request, layout, Options(EngineName.VLLM), Role.UNIFIED, "m", 0.8)
+    assert ["--headless" in text for text in files.values()] == [False, True]
+    assert ["--port 8000" in text for text in files.values()] == [True, False]
+
+
+@pytest.mark.parametrize(("engine", "first"), [(EngineName.SGLANG, 0), (EngineName.VLLM, 1)])
+def test_pods_find_their_rank_and_each_other(engine: EngineName, first: int) -> None:
+    """The index of a pod is its rank (vLLM's workers begin with 1), the first pod's name is where to meet."""
+    request = make_request("deepseek-v3", "h200", 32, draft="none")
+    layout = request.layout("attn_dp=4,attn_tp=8,ep=32,vocab_tp=8")
+    _, _, files = exported(request, layout, Options(engine, form=Form.KUBERNETES), Role.UNIFIED, "m", 0.8)
+    manifests = [manifest for text in files.values() for manifest in yaml.safe_load_all(text)]
+    sets = [m for m in manifests if m["kind"] == "StatefulSet"]
+    last = sets[-1]["spec"]
+    (container,) = last["template"]["spec"]["containers"]
+    assert last.get("ordinals", {"start": 0})["start"] == first
+    assert first + last["replicas"] == 4
+    assert container["args"][container["args"].index("--node-rank") + 1] == "$(NODE_RANK)"
+    field = container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
+    headless = next(m for m in manifests if m["spec"].get("clusterIP") == "None")
+    flag = "--dist-init-addr" if engine is EngineName.SGLANG else "--master-addr"
+    address = container["args"][container["args"].index(flag) + 1].partition(":")[0]
+    assert address == f"{sets[0]['metadata']['name']}-0.{headless['metadata']['name']}"
+    labels = [m["spec"]["template"]["metadata"]["labels"] for m in sets]
+    assert all(headless["spec"]["selector"].items() <= each.items() for each in labels)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "text", "line"),
+    [
+        ("sglang", "kimi-k3@article", "attn_dp=16,ep=16,weight_shard=8", "weight_shard=8: it has no flag"),
+        ("vllm", "deepseek-v3", "attn_dp=16,ep=16,vocab_tp=16", "vocab_tp=16: it cuts the head"),
+        ("vllm", "deepseek-v3", "attn_tp=16,ep=4,dispatch=all_gather", "ep=4: --enable-expert-parallel divides"),
+        ("vllm", "deepseek-v3", "attn_tp=16,ep=16,vocab_tp=16", "dispatch=all_to_all: --all2all-backend exchanges"),
+        (
+            "sglang",
+            "deepseek-v3",
+            "attn_dp=8,attn_tp=2,ep=16,vocab_tp=4",
+            "vocab_tp=4: it cuts the head over all",
+        ),
+    ],
+)
+def test_a_key_that_no_flag_says(engine: str, model: str, text: str, line: str) -> None:
+    """One line with the key, why, and the nearest layout, which is valid and can be said."""
+    request = make_request(model, "b200", 16)
+    intent = Intent(EngineName(engine), Role.UNIFIED, model, 0.8)
+    with pytest.raises(ExportError) as caught:
+        settings_of(request, request.layout(text), intent)
+    message = str(caught.value)
+    assert line in message and "\n" not in message
+    settings_of(request, request.layout(message.rpartition("nearest that it can say: ")[2]), intent)
+
+
+def test_replicas_are_servers_where_one_command_cannot_start_them() -> None:
+    """Of a dense model vLLM starts all of them, SGLang those of one host; with experts vLLM's share them."""
+    dense = make_request("llama-3.1-8b", "h200", 16, draft="none")
+    for engine, layout, servers in (
+        (EngineName.VLLM, "replicas=16", 1), (EngineName.SGLANG, "replicas=16", 16),
+    ):  # fmt: skip
+        assert exported(dense, dense.layout(layout), Options(engine), Role.UNIFIED, "m", 0.8)[1] == servers
+    sparse = make_request("qwen3-30b-a3b-fp8", "h200", 8, draft="none")
+    layout = sparse.layout("replicas=4,attn_tp=2,dispatch=all_gather")
+    for engine, servers in ((EngineName.VLLM, 4), (EngineName.SGLANG, 1)):
+        assert exported(sparse, layout, Options(engine), Role.UNIFIED, "m", 0.8)[1] == servers
+
+
+def test_paths_with_blanks_quotes_and_dollars_stay_words() -> None:
+    """What a shell or Kubernetes would expand is read back as it was given."""
+    request = make_request("llama-3.1-8b", "h200", 2, draft="none")
+    path = "/data/it's $HOME; $(touch x) `y` \\ Llama-3.1-8B"
+    for form in Form:
+        options = Options(EngineName.SGLANG, form=form)
+        _, _, files = exported(request, request.layout("attn_tp=2"), options, Role.UNIFIED, path, 0.8)
+        (text,) = files.values()
+        if form is Form.SCRIPT:
+            assert shlex.quote(path) in text
+            assert read_back(files, Asked("h200", model="llama-3.1-8b"))[0].launch.model == path
+        else:
+            held = list(yaml.safe_load_all(text))[-1]["spec"]["template"]["spec"]["containers"][0]["args"]
+            assert path.replace("$(", "$$(") in held
+
+
+def test_whole_exports() -> None:
+    """Draft, formats and dispatched rows of a build, checked on their way; the document holds the files."""
+    request = make_request("kimi-k3@article", "b200", 16, context=100_000, concurrency=320)
+    layout = request.layout("attn_dp=2,dcp=8,ep=16,weight_shard=1,vocab_tp=16")
+    made = export(request, layout, Options(EngineName.SGLANG, role=Role.DECODE), Asked("b200", "kimi-k3@article"))
+    pools, spec = made.server.settings.pools, made.server.settings.speculation
+    # 160 requests of a group verify 5 rows each, spread over 8 ranks: 100 rows, below the 144 of the build
+    assert (pools.max_running, pools.dispatch_tokens, spec and spec.verify) == (320, 144, 5)
+    assert made.document()["files"] == made.files
+    assert dict(made.server.settings.formats) == {"kv": "fp8"}
+
+
+def test_what_the_engine_refuses_is_said_before_a_file_is_there() -> None:
+    """SGLang 0.5.23 runs a draft beside pipeline stages on prefill servers only."""
+    request = make_request("deepseek-v3", "h200", 16, draft="mtp", verify_width=2)
+    layout = request.layout("pp=2,attn_tp=8,ep=8,dispatch=all_gather")
+    with pytest.raises(ExportError, match="refuses this layout: --speculative-algorithm NEXTN with --pp-size 2"):
+        export(request, layout, Options(EngineName.SGLANG), Asked("h200", "deepseek-v3"))
+
+
+def test_online_formats_and_formats_that_no_checkpoint_has() -> None:
+    """Engines quantise a bf16 checkpoint to fp8 as a whole; a part of it they do not."""
+    whole = "attention=fp8,dense=fp8,shared=fp8,experts=fp8,kv=fp8"
+    request = make_request("llama-3.1-8b", "h200", 1, precision=whole, draft="none")
+    intent = Intent(EngineName.SGLANG, Role.UNIFIED, "llama-3.1-8b", 0.8)
+    said = settings_of(request, request.layout("attn_tp=1"), intent).formats
+    assert said == {"kv": "fp8", "weights": "fp8"}
+    part = make_request("llama-3.1-8b", "h200", 1, precision="attention=fp8", draft="none")
+    with pytest.raises(ExportError, match="precision attention=fp8 is not what llama"):
+        settings_of(part, part.layout("attn_tp=1"), intent)
