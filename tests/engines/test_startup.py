@@ -135,3 +135,10 @@ def test_clones_of_the_shared_expert() -> None:
 
 def test_graphs_switched_off_by_the_older_flag() -> None:
     assert not start(V3 + "--tp 8 --disable-cuda-graph").parts.setup.settings.pools.graphs
+
+
+def test_a_chunk_whose_reserve_exceeds_the_gpu_is_a_refusal() -> None:
+    """1.5 MiB for each of 131,072 tokens is more than an H200 has."""
+    up = start(V3 + "--tp 8 --chunked-prefill-size 131072")
+    assert not up.starts
+    assert "lower the chunk" in (up.refusal or "")

@@ -30,12 +30,12 @@ _ENDLESS: Final = 1 << 40
 def start(setup: Setup, given: Given) -> Startup:
     """What a start allocates. A pool that no memory is left for is a refusal, not an error."""
     parts = Parts(setup)
-    share, source = _share(setup, parts)
+    share, source, refusal = _share(setup, parts)
     free = parts.free if given.free is None else given.free
     weights = parts.weights if given.weights is None else given.weights
     left = free - weights if given.left is None else given.left
     budget = int(rest_for_pools(left, free, share)) if given.budget is None else given.budget
-    states, tokens, window, refusal = _NO_STATES, 0, 0, None
+    states, tokens, window = _NO_STATES, 0, 0
     demand = _demand(setup, parts, _state_cache(setup))
     try:
         if demand is not None:
@@ -44,7 +44,7 @@ def start(setup: Setup, given: Given) -> Startup:
         tokens, window = _tokens(setup, parts, rest)
     except EngineRuleError as error:
         least = f"; --mem-fraction-static must be above {least_mem_fraction(left, free)}" if 0 <= left <= free else ""
-        refusal = f"{error}{least}"
+        refusal = refusal or f"{error}{least}"
     context, length = setup.request.context, setup.request.model.context_limit
     slots = states.slots if demand is not None else None
     clamps = (slots, 1 if demand is None else demand.slots_a_request)
@@ -94,11 +94,15 @@ def _tokens(setup: Setup, parts: Parts, rest: int) -> tuple[int, int]:
     return both.full, both.window
 
 
-def _share(setup: Setup, parts: Parts) -> tuple[float, str]:
+def _share(setup: Setup, parts: Parts) -> tuple[float, str, str | None]:
+    """The share of free memory for weights and pools, who says so, and why there is none."""
     pools = setup.settings.pools
     if pools.share is not None:
-        return pools.share, "--mem-fraction-static"
-    return default_mem_fraction(parts.total, server_settings(setup, parts)), "the engine's default"
+        return pools.share, "--mem-fraction-static", None
+    try:
+        return default_mem_fraction(parts.total, server_settings(setup, parts)), "the engine's default", None
+    except EngineRuleError as error:
+        return 0.0, "the engine's default", str(error)
 
 
 def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
