@@ -87,7 +87,7 @@ class Request:
     def site(self) -> Site:
         """What layouts are checked against."""
         host, domain = int(self.machine.gpus_per_host), int(self.machine.domain)
-        return Site(self.model, self.gpus, host, domain, self.prefill)
+        return Site(self.model, self.gpus, host, domain, self.prefill, self.holding.redundant_experts)
 
     @in_x64
     def case(self, concurrency: float | None = None) -> Case:

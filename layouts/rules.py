@@ -25,13 +25,14 @@ class LayoutError(MeshwrightError):
 
 @dataclass(frozen=True)
 class Site:
-    """What a layout is checked against."""
+    """What a layout is checked against. `redundant_experts`: second copies of experts, which `ep` divides with them."""
 
     model: Model
     gpus: int
     gpus_per_host: int
     domain: int
     prefill: bool = False
+    redundant_experts: int = 0
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -48,6 +49,11 @@ class Site:
     @property
     def moes(self) -> tuple[MoE, ...]:
         return tuple({layer.ffn: None for layer in self.model.layers if isinstance(layer.ffn, MoE)})
+
+    @property
+    def experts(self) -> tuple[int, ...]:
+        """Experts that ranks hold of each feed-forward layer with experts, copies included."""
+        return tuple(moe.experts + self.redundant_experts for moe in self.moes)
 
     @property
     def dense_widths(self) -> tuple[int, ...]:
@@ -187,8 +193,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         ("ep",),
-        lambda la, s: _divides(la.ep, tuple(m.experts for m in s.moes)),
-        lambda la, s: f"ep = {la.ep} does not divide the experts ({', '.join(str(m.experts) for m in s.moes)})",
+        lambda la, s: _divides(la.ep, s.experts),
+        lambda la, s: f"ep = {la.ep} does not divide the experts ({', '.join(str(experts) for experts in s.experts)})",
     ),
     Rule(
         ("expert_tp",),

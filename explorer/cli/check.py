@@ -34,8 +34,12 @@ def check(
     precision: Formats = None,
     gpus_per_host: Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)] = None,
     domain: Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None,
-    input_tokens: Annotated[int, count("Tokens of a prompt.", LOAD, "TOKENS")] = 4096,
-    output_tokens: Annotated[int, count("Tokens of an answer.", LOAD, "TOKENS")] = 1024,
+    input_tokens: Annotated[
+        int | None, count("Tokens of a prompt; 4096 if left out, or what the server takes.", LOAD, "TOKENS")
+    ] = None,
+    output_tokens: Annotated[
+        int | None, count("Tokens of an answer; 1024 if left out, or what the server takes.", LOAD, "TOKENS")
+    ] = None,
     concurrency: Annotated[
         int | None, count("Requests in flight on the server; as many as run if left out.", LOAD, "REQUESTS")
     ] = None,

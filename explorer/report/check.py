@@ -121,10 +121,10 @@ def findings_table(document: Document) -> Sheet:
     return drawn
 
 
-def better_table(row: Document) -> Sheet:
+def better_table(row: Document) -> RenderableType:
     """Another command, flag by flag, and what it buys."""
     buys = f"{100 * row['gain']:+.0f} % tok/s, step {ms(row['step'])} ms, {row['kv_tokens']:,} KV tokens in all"
-    drawn = Sheet(f"Better: {row['layout_text']}", "flag", "now", "then", left=("flag",), caption=buys)
+    drawn = Sheet("", "flag", "now", "then", left=("flag",))
     for change in row["changes"]:
         drawn.add(change["flag"], change["now"] or "-", change["then"] or "-")
-    return drawn
+    return Group(Text.assemble(("\nBetter: ", "bold"), row["layout_text"], f"  {buys}"), drawn)

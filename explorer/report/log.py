@@ -37,29 +37,34 @@ def log_parts(log: Document) -> Iterator[RenderableType]:
 
 def rows_table(log: Document) -> Sheet:
     """Rows of the rank with the least left. A range is over all ranks."""
+    beside = ("predicted", "residual", "verdict", "by") if any(row["predicted"] for row in log["rows"]) else ()
     drawn = Sheet(
-        "Memory, as the log says it", "row", "line", "GiB", "ranks", "predicted", "residual", "verdict", "by",
+        "Memory, as the log says it", "row", "line", "GiB", "ranks", *beside,
         left=("row", "verdict"), wraps=("by",), spare=("by", "ranks", "line"),
         caption="A printed figure stands for all that would be rounded to it.",
     )  # fmt: skip
     for row in log["rows"]:
-        known = row["predicted"] is not None
         ranks = "" if row["low"] == row["high"] else f"{gib(row['low'])} to {gib(row['high'])}"
-        drawn.add(
-            row["name"], f"{row['line']:,}", gib(row["value"]), ranks, gib(row["predicted"]["bytes"]) if known else "",
-            gib(row["residual"]) if known else "", row["verdict"], row["predicted"]["basis"] if known else "",
-            style="" if row["kind"] != "free" else "dim",
-        )  # fmt: skip
+        cells = [row["name"], f"{row['line']:,}", gib(row["value"]), ranks, *_judged(row)]
+        drawn.add(*cells[: 4 + len(beside)], style="" if row["kind"] != "free" else "dim")
     return drawn
+
+
+def _judged(row: Document) -> tuple[str, ...]:
+    predicted = row["predicted"]
+    if predicted is None:
+        return "", "", "", ""
+    return gib(predicted["bytes"]), gib(row["residual"]), row["verdict"], predicted["basis"]
 
 
 def counts_table(log: Document) -> Sheet:
     """What the log counts beside what its engine's rules make of the free memory that it read."""
-    drawn = Sheet("Counts", "figure", "log", "predicted", "error %", left=("figure",))
+    known = any(row["predicted"] is not None for row in log["counts"])
+    drawn = Sheet("Counts", "figure", "log", *(("predicted", "error %") if known else ()), left=("figure",))
     for row in log["counts"]:
         error = "" if row["error"] is None else f"{100 * row['error']:+.2f}"
-        logged, predicted = (counted(row[key]) for key in ("logged", "predicted"))
-        drawn.add(row["name"], logged, predicted, error)
+        cells = [row["name"], counted(row["logged"]), counted(row["predicted"]), error]
+        drawn.add(*cells[: 4 if known else 2])
     return drawn
 
 

@@ -15,15 +15,26 @@ from explorer.serving import Lengths, Load, make_engine, make_lengths, serve
 from hw.errors import MeshwrightError
 
 _MOST_CLIENTS: Final = 1024
+_PROMPT, _ANSWER, _ENDLESS = 4096, 1024, 1 << 40
 
 
 @dataclass(frozen=True)
 class Served:
-    """The load to predict for: tokens of prompts and answers, and clients at once (those that run, if left out)."""
+    """The load to predict for: tokens of prompts and answers, and clients at once (those that run, if left out).
+    Lengths that are left out are 4096 and 1024, or as much less as the server takes."""
 
-    input_tokens: int = 4096
-    output_tokens: int = 1024
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     clients: int | None = None
+
+    def tokens(self, limit: int) -> tuple[int, int]:
+        """Of a prompt and an answer of a server that takes `limit` of both."""
+        prompt, answer = self.input_tokens or _PROMPT, self.output_tokens or _ANSWER
+        stated = self.input_tokens is not None or self.output_tokens is not None
+        if stated or prompt + answer <= limit or limit < 2:
+            return prompt, answer
+        answer = max(limit * _ANSWER // (_PROMPT + _ANSWER), 1)
+        return limit - answer, answer
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,11 @@ class Check:
 
 def check(launch: Launch, asked: Asked, served: Served = Served(), advise: bool = True) -> Check:
     """Hold a launch against rules, memory and load; raises MeshwrightError for a model, chip or value unknown."""
-    lengths = make_lengths(served.input_tokens, served.output_tokens)
-    whole = served.input_tokens + served.output_tokens
+    whole = sum(served.tokens(_ENDLESS))
     setup = setup_of(launch, replace(asked, context=asked.context or whole, requests=asked.requests or served.clients))
+    prompt, answer = served.tokens(setup.request.model.context_limit)
+    lengths = make_lengths(prompt, answer)
+    served = replace(served, input_tokens=prompt, output_tokens=answer)
     if setup.broken:
         return Check(setup, served, None, (), (), "the layout breaks a rule", ())
     up = startup(setup)

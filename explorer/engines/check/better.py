@@ -1,6 +1,7 @@
 """Nearby commands of the same engine on the same GPUs, priced in one batch: the nearest better one, and the best."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -8,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from explorer.engines import sglang, vllm
-from explorer.engines.command.launch import EngineName, Value
+from explorer.engines.command.launch import EngineName, Launch, Value
 from explorer.engines.settings import Degrees, Settings
-from explorer.engines.setup import Setup, layout_keys
+from explorer.engines.setup import Setup, layout_keys, setup_of
+from explorer.engines.startup import Startup, startup
 from explorer.engines.values import flag
 from explorer.evaluate import Tables, evaluate_batch
 from layouts.cut import cuts_of
@@ -22,6 +24,7 @@ from layouts.text import text_of
 WRITERS: Final = {EngineName.SGLANG: sglang.write, EngineName.VLLM: vllm.write}
 _GAIN: Final = 0.05  # of the rate, below which an advice is noise
 _WIDEST: Final = 4096  # candidates of a search
+_TRIES: Final = 8  # commands that are started on paper
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Better:
 
 
 def better(setup: Setup, tables: Tables) -> tuple[Better, ...]:
-    """The nearest command that is at least 5 % faster at the load asked and the fastest, where there are such."""
+    """The nearest command that is at least 5 % faster at the load asked and the fastest, where there are such. Both are
+    read back as commands: only what their engine accepts, and starts with, is told."""
     settings, request = setup.settings, setup.request
     tried = dict(_layouts(setup))
     tried.setdefault(setup.layout, settings)
@@ -55,23 +59,49 @@ def better(setup: Setup, tables: Tables) -> tuple[Better, ...]:
     found = evaluate_batch(tables, cuts_of(layouts), request.case())
     rates = np.where(found.feasible, found.tokens_per_second, 0.0)
     own = float(np.asarray(found.tokens_per_second)[layouts.index(setup.layout)])
-    faster = [row for row in np.argsort(-rates, kind="stable") if rates[row] > own * (1 + _GAIN)]
-    if not faster:
-        return ()
-    changes = {int(row): changed(settings, tried[layouts[row]]) for row in faster}
-    nearest = min(changes, key=lambda row: (len(changes[row]), -rates[row]))
-    chosen = dict.fromkeys((nearest, int(faster[0])))
+    faster = [int(row) for row in np.argsort(-rates, kind="stable") if rates[row] > own * (1 + _GAIN)]
+    changes = {row: changed(settings, tried[layouts[row]]) for row in faster}
+    near = sorted(faster, key=lambda row: (len(changes[row]), -rates[row]))
+    starts = functools.cache(lambda row: _started(setup, tried[layouts[row]], layouts[row]))
+    chosen = dict.fromkeys(row for order in (near, faster) if (row := _first(order, starts)) is not None)
     return tuple(
         Better(
             text_of(layouts[row], request.model),
             changes[row],
             float(found.step[row]),
             float(rates[row]),
-            int(found.kv_tokens_instance[row]),
+            _tokens(starts(row)),
             float(rates[row]) / own - 1.0,
         )
         for row in chosen
     )
+
+
+def _first(rows: Sequence[int], starts: Callable[[int], Startup | None]) -> int | None:
+    """The first row whose command starts, of the few that are worth a try."""
+    return next((row for row in rows[:_TRIES] if starts(row) is not None), None)
+
+
+def _started(setup: Setup, settings: Settings, layout: Layout) -> Startup | None:
+    """The start of a changed command, or None where its engine refuses it, runs another layout, or has too little
+    memory for the load."""
+    read = setup_of(rewritten(setup.launch, setup.settings, settings), setup.asked)
+    if read.broken or read.layout != layout:
+        return None
+    up = startup(read)
+    return up if up.starts and up.running_instance >= (setup.request.concurrency or 1) else None
+
+
+def _tokens(up: Startup | None) -> int:
+    return 0 if up is None else up.group_tokens * up.groups
+
+
+def rewritten(launch: Launch, now: Settings, then: Settings) -> Launch:
+    """The launch with the flags in which two settings differ set as the second has them, or left out."""
+    before, after = (WRITERS[now.engine](settings)[0] for settings in (now, then))
+    gone = {name for name in before if name not in after}
+    new = {name: value for name, value in after.items() if value != before.get(name)}
+    return replace(launch, values={**{k: v for k, v in launch.values.items() if k not in gone}, **new})
 
 
 def changed(now: Settings, then: Settings) -> tuple[Change, ...]:
@@ -113,9 +143,19 @@ def _degrees(setup: Setup) -> Iterator[Degrees]:
                 continue
             for ep, exchange in _experts(setup, tp, attn_dp) if sparse else ((1, "all_gather"),):
                 plain = replace(own, pp=pp, tp=tp, attn_dp=attn_dp, dcp=dcp, ep=ep, moe_dp=1, exchange=exchange)
+                plain = replace(plain, dense_tp=_dense_tp(own, tp, attn_dp))
                 yield plain
                 if attn_dp > 1 and setup.launch.engine is EngineName.SGLANG:
                     yield replace(plain, vocab_in_group=not own.vocab_in_group)
+
+
+def _dense_tp(own: Degrees, tp: int, attn_dp: int) -> int | None:
+    """Of dense MLPs: what the command says under attention DP, else the engine's default, all of tp."""
+    if attn_dp == 1:
+        return None
+    if own.attn_dp > 1:
+        return tp if own.dense_tp == own.tp else own.dense_tp
+    return tp
 
 
 def _experts(setup: Setup, tp: int, attn_dp: int) -> Iterator[tuple[int, str]]:

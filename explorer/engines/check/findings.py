@@ -9,16 +9,22 @@ from explorer.engines.command.launch import EngineName
 from explorer.engines.sglang import COUNTS as SGLANG_COUNTS
 from explorer.engines.sglang import DISPATCH_TOKENS
 from explorer.engines.startup import Startup
+from explorer.engines.startup.sglang import server_settings
 from explorer.engines.values import flag
 from explorer.engines.vllm import COUNTS as VLLM_COUNTS
 from hw.units import GIB, format_bytes
 from layouts.serving.buffers import deepep_bytes_a_token
 from layouts.serving.requests import Clamp
+from layouts.serving.reserve import default_mem_fraction, reserve_bytes
 from layouts.serving.states import StateDemand, balanced_ratio
+from layouts.serving.vllm_memory import DEFAULT_UTILISATION
 
 _COUNTS = {EngineName.SGLANG: SGLANG_COUNTS, EngineName.VLLM: VLLM_COUNTS}
 _SHARE = {EngineName.SGLANG: "mem_fraction_static", EngineName.VLLM: "gpu_memory_utilization"}
 _WORTH = GIB // 8  # bytes below which nobody should change a command
+_SLACK = 4 * GIB  # left beside what is known, before a share is called too small
+_LEAST_STEP = 0.02  # of a share that is worth a change
+_MOST_SHARE = 0.95  # beyond which no advice goes
 
 
 class Kind(StrEnum):
@@ -64,16 +70,15 @@ def _tokens(up: Startup, size: int) -> int:
 
 
 def _running(up: Startup) -> Iterator[Finding]:
-    asked = up.parts.setup.settings.pools.max_running
-    share = None if asked is None else max(1, asked // up.parts.setup.layout.attn_dp)
+    """SGLang divides its limit among the groups of attention DP, but not among replicas; vLLM's is each group's own."""
+    setup = up.parts.setup
+    asked = setup.settings.pools.max_running
+    groups = setup.layout.attn_dp if setup.launch.engine is EngineName.SGLANG else 1
+    share = None if asked is None else max(1, asked // groups)
     if share is not None and up.running < share and up.clamp is not Clamp.MAX_RUNNING:
-        pool = (
-            "state slots"
-            if up.clamp is Clamp.STATE
-            else f"KV for requests of {up.parts.setup.request.context:,} tokens"
-        )
+        pool = "state slots" if up.clamp is Clamp.STATE else f"KV for requests of {setup.request.context:,} tokens"
         says = f"asks for {share:,} requests an attention group, {pool} hold {up.running:,}"
-        yield Finding(Kind.LIMIT, _name(up, "max_running"), says, f"{up.running * up.groups:,}")
+        yield Finding(Kind.LIMIT, _name(up, "max_running"), says, f"{up.running * groups:,}")
 
 
 def _context(up: Startup) -> Iterator[Finding]:
@@ -95,13 +100,13 @@ def _extra_slots(up: Startup) -> Iterator[Finding]:
 
 
 def _dispatch(up: Startup) -> Iterator[Finding]:
-    """DeepEP's low-latency buffer holds as many rows a rank as it is told, for every expert of the model."""
+    """DeepEP's low-latency buffer holds as many rows a rank as it is told, for every expert of the model. Too few for
+    the requests asked is a risk; more than the most that are ever admitted, of whatever length, is waste."""
     setup = up.parts.setup
     asked, layout = setup.request.dispatch_tokens, setup.layout
     if asked is None or layout.dispatch != "all_to_all" or setup.request.prefill or not up.starts:
         return
-    rows = ceil(up.running / layout.pp) * setup.request.verify_width
-    needed = ceil(rows / layout.attn_tp)
+    needed, most = (_rows(up, requests) for requests in (up.running, up.admitted))
     if needed > asked:
         says = f"{needed} rows a rank leave a step of {up.running} requests, the buffer takes {asked}"
         yield Finding(Kind.RISK, DISPATCH_TOKENS, says, f"{needed}")
@@ -109,36 +114,65 @@ def _dispatch(up: Startup) -> Iterator[Finding]:
     moes = [layer.ffn for layer in setup.request.model.kinds if layer.experts]
     experts = moes[0].experts + setup.settings.pools.redundant_experts  # pyright: ignore[reportAttributeAccessIssue]
     width = -(-moes[0].width // 128) * 128  # pyright: ignore[reportAttributeAccessIssue]
-    size = (asked - needed) * deepep_bytes_a_token(width, experts)
-    if size > _WORTH:
-        says = f"{asked} rows a rank, a step of {up.running} requests sends {needed}"
-        yield Finding(Kind.WASTE, DISPATCH_TOKENS, says, f"{needed}", size, _tokens(up, size))
+    size = (asked - most) * deepep_bytes_a_token(width, experts)
+    if size > _WORTH and setup.launch.engine is EngineName.SGLANG:
+        says = f"{asked} rows a rank, a step of {up.admitted} requests sends {most}"
+        yield Finding(Kind.WASTE, DISPATCH_TOKENS, says, f"{most}", size, _tokens(up, size))
+
+
+def _rows(up: Startup, requests: int) -> int:
+    """Rows that a rank sends in a step of so many requests of its group."""
+    setup = up.parts.setup
+    return ceil(ceil(requests / setup.layout.pp) * setup.request.verify_width / setup.layout.attn_tp)
 
 
 def _graphs(up: Startup) -> Iterator[Finding]:
-    """A graph of more requests than run is never replayed."""
-    pools = up.parts.setup.settings.pools
+    """A decode graph of more requests than are ever admitted is not replayed. vLLM replays graphs for prompts too."""
+    setup = up.parts.setup
+    pools = setup.settings.pools
     largest = max(pools.graph_sizes) if pools.graph_sizes else pools.graph_limit
-    if pools.graphs and largest is not None and up.starts and largest > up.running > 0:
-        says = f"captures batches up to {largest}, at most {up.running} requests run in a group"
-        yield Finding(Kind.WASTE, _name(up, "graph_limit"), says, f"{up.running}")
+    if setup.launch.engine is EngineName.VLLM or not pools.graphs or largest is None or not up.starts:
+        return
+    if largest > up.admitted > 0:
+        says = f"captures batches up to {largest}, at most {up.admitted} requests run in a group"
+        yield Finding(Kind.WASTE, _name(up, "graph_limit"), says, f"{up.admitted}")
 
 
 def _reserve(up: Startup) -> Iterator[Finding]:
-    """What the share leaves, against what lives there at most."""
+    """What the share leaves, against what lives there at most. No advice goes below the engine's own default."""
     if not up.starts:
         return
-    name, over = flag(_SHARE[up.parts.setup.launch.engine]), up.left - up.reserved_high
+    name, over = flag(_SHARE[up.parts.setup.launch.engine]), up.left - _kept(up)
     if up.left < up.reserved:
-        share = floor(1000 * (up.share - (up.reserved_high - up.left) / up.free)) / 1000
+        enough = floor(1000 * (up.share - (up.reserved_high - up.left) / up.free)) / 1000
+        default = _default_share(up)
+        share = enough if default >= up.share else max(enough, default)
         says = f"leaves {format_bytes(max(up.left, 0))} for graphs and buffers of {format_bytes(up.reserved)}"
         yield Finding(Kind.RISK, name, says, f"{share:.3f}")
-    elif over > GIB and not up.parts.setup.settings.pools.max_tokens:
-        share = min(floor(1000 * (up.share + over / up.free)) / 1000, 0.97)
+    elif not up.parts.setup.settings.pools.max_tokens:
+        share = min(floor(100 * (up.share + over / up.free)) / 100, _MOST_SHARE)
         says = f"leaves {format_bytes(up.left)}, graphs and buffers take {format_bytes(up.reserved_high)} at most"
         freed = int((share - up.share) * up.free)
-        if freed > _WORTH:
-            yield Finding(Kind.WASTE, name, says, f"{share:.3f}", freed, _tokens(up, freed))
+        if share >= up.share + _LEAST_STEP:
+            yield Finding(Kind.WASTE, name, says, f"{share:.2f}", freed, _tokens(up, freed))
+
+
+def _kept(up: Startup) -> int:
+    """What a share should leave: more than is known to live there, as what is captured and buffered is an estimate.
+
+    SGLang's guide to tuning wants 5 to 8 GB free once graphs are captured, and its default keeps what a server with
+    that chunk, TP and DP may need at most: never less than half of that.
+    """
+    kept = up.reserved_high + _SLACK
+    if up.parts.setup.launch.engine is EngineName.VLLM:
+        return kept
+    return max(kept, reserve_bytes(up.parts.total, server_settings(up.parts.setup, up.parts)) // 2)
+
+
+def _default_share(up: Startup) -> float:
+    if up.parts.setup.launch.engine is EngineName.VLLM:
+        return DEFAULT_UTILISATION
+    return default_mem_fraction(up.parts.total, server_settings(up.parts.setup, up.parts))
 
 
 def _ratio(up: Startup) -> Iterator[Finding]:
@@ -153,6 +187,8 @@ def _ratio(up: Startup) -> Iterator[Finding]:
     best = balanced_ratio(demand, up.parts.token, setup.request.context, dcp=setup.layout.dcp)
     by_state = (up.state_slots or 0) // up.slots_a_request
     by_kv = up.group_tokens // setup.request.context
+    if up.clamp is Clamp.MAX_RUNNING:
+        return
     if min(by_state, by_kv) * 1.25 < max(by_state, by_kv):
         says = f"state slots admit {by_state:,} requests, KV {by_kv:,} of {setup.request.context:,} tokens"
         yield Finding(Kind.WASTE, "--mamba-full-memory-ratio", says, f"{best:.2g}")

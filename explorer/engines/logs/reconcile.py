@@ -122,7 +122,7 @@ class Pair:
 def beside(a: Reconciled, b: Reconciled) -> Iterator[Pair]:
     """Rows of two logs in the order of the first, those of the second alone where they stand in it."""
     left, right = ({line.name: line for line in log.lines} for log in (a, b))
-    for name in dict.fromkeys([*left, *right]):
+    for name in _merged(list(left), list(right)):
         one, two = left.get(name), right.get(name)
         if one is None or two is None:
             only = one or two
@@ -132,6 +132,18 @@ def beside(a: Reconciled, b: Reconciled) -> Iterator[Pair]:
         before, after = one.predicted, two.predicted
         expected = None if before is None or after is None else after.bytes - before.bytes
         yield Pair(name, one.value, two.value, two.value - one.value, one.half_width + two.half_width, expected)
+
+
+def _merged(first: list[str], second: list[str]) -> list[str]:
+    """Names of two lists in the order of the first, those of the second alone after what comes before them in it."""
+    merged, last = list(first), -1
+    for name in second:
+        if name in merged:
+            last = merged.index(name)
+        else:
+            last += 1
+            merged.insert(last, name)
+    return merged
 
 
 def reconcile(name: str, log: Log, asked: Asked | None, setup: Setup | None = None) -> Reconciled:
