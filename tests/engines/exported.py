@@ -1,11 +1,17 @@
 """Layouts that an engine's flags can say, by the engines' rules written out here, and exports of them."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
+import explorer.engines.export.intent
+import explorer.engines.setup
+import explorer.request
 from explorer.engines.command import EngineName
 from explorer.engines.export import Intent, Options, server_of, settings_of
 from explorer.engines.export.answer import files_of
@@ -13,13 +19,26 @@ from explorer.engines.export.command import Server
 from explorer.engines.export.hosts import hosts_of
 from explorer.engines.export.versions import version_of
 from explorer.request import Request, make_request
+from hw.machine import load_machine
 from layouts.enumerate import Space, enumerate_layouts
 from layouts.layout import Layout
+from layouts.models import load_model
 from layouts.serving.reserve import Role
 
 MODELS = ("deepseek-v3", "kimi-k3", "qwen3-235b-a22b", "llama-3.1-70b")
 GPUS = (1, 2, 4, 8, 16, 32, 64)
 HOST = 8
+
+
+@contextlib.contextmanager
+def files_read_once() -> Iterator[None]:
+    """Every launch that is read back names its model and chip again: hundreds of them in the tests that use this."""
+    model, machine = functools.cache(load_model), functools.cache(load_machine)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (explorer.engines.setup, explorer.engines.export.intent, explorer.request):
+            patch.setattr(module, "load_model", model)
+        patch.setattr(explorer.request, "load_machine", machine)
+        yield
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """Files that start servers: what is read back of them is what was meant, whatever the layout."""
 
-import functools
 import itertools
 import math
 import shlex
@@ -12,31 +11,21 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import explorer.engines.export.intent
-import explorer.engines.setup
-import explorer.request
 from explorer.engines.command import EngineName
 from explorer.engines.export import ExportError, Form, Intent, Options, export, settings_of
 from explorer.engines.export.hosts import hosts_of
 from explorer.engines.export.readback import read_back
 from explorer.engines.setup import Asked
 from explorer.request import make_request
-from hw.machine import load_machine
-from layouts.models import load_model
 from layouts.serving.reserve import Role
-from tests.engines.exported import GPUS, MODELS, exported, layouts_of, request_of
+from tests.engines.exported import GPUS, MODELS, exported, files_read_once, layouts_of, request_of
 
 ENGINES = tuple(EngineName)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def files_read_once() -> Iterator[None]:
-    """Every launch that is read back names its model and chip again."""
-    model, machine = functools.cache(load_model), functools.cache(load_machine)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (explorer.engines.setup, explorer.engines.export.intent, explorer.request):
-            patch.setattr(module, "load_model", model)
-        patch.setattr(explorer.request, "load_machine", machine)
+def quick() -> Iterator[None]:
+    with files_read_once():
         yield
 
 
