@@ -1,0 +1,36 @@
+"""Into how many pieces the tokens of a request are cut, and how the pieces become one."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_START_TILES = 3  # what a block does before its first and after its last tile, in tiles
+_MOST_SPLITS = 64
+
+
+def split_count(blocks: int, tiles: int, multiprocessors: int) -> int:
+    """Pieces a request: the fewest of those that end soonest.
+
+    `blocks` run without a split and pass `tiles` each; a multiprocessor runs one at a time. They run in waves, so that
+    cutting one more time helps only where it does not begin a wave: 32 blocks on 132 multiprocessors are cut in 4.
+    """
+    counts = range(1, min(tiles, _MOST_SPLITS) + 1)
+    return min(counts, key=lambda count: _tiles_in_turn(blocks * count, tiles, count, multiprocessors))
+
+
+def _tiles_in_turn(blocks: int, tiles: int, splits: int, multiprocessors: int) -> int:
+    waves = -(-blocks // multiprocessors)
+    return waves * (-(-tiles // splits) + _START_TILES)
+
+
+def merge(
+    parts: Float[Array, "requests splits rows width"], lse: Float[Array, "requests splits rows"]
+) -> tuple[Float[Array, "requests rows width"], Float[Array, "requests rows"]]:
+    """Output and log-sum-exp over all pieces; zero and -inf where none saw a token."""
+    if parts.shape[1] == 1:
+        return parts[:, 0], lse[:, 0]
+    highest = lse.max(axis=1, keepdims=True)
+    shift = jnp.where(jnp.isneginf(highest), 0.0, highest)
+    weights = jnp.exp(lse - shift)
+    total = weights.sum(axis=1, keepdims=True)
+    weights = weights / jnp.where(total > 0, total, 1.0)
+    return (parts * weights[..., None]).sum(axis=1), (shift + jnp.log(total))[:, 0]
