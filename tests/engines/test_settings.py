@@ -12,6 +12,7 @@ from layouts.layout import Layout, resolve
 from layouts.models import load_model
 from layouts.serving.reserve import Role
 
+pytestmark = pytest.mark.smoke
 SGLANG = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 "
 VLLM = "vllm serve deepseek-ai/DeepSeek-V3 "
 
