@@ -20,7 +20,9 @@ from explorer.costing import cost, cost_of
 from explorer.elasticity import sensitivity
 from explorer.engines.bench.answer import bench
 from explorer.engines.bench.reading import read_results
-from explorer.engines.bench.subject import Options
+from explorer.engines.bench.subject import Options as Subjects
+from explorer.engines.command import EngineName
+from explorer.engines.export import Options, export
 from explorer.engines.setup import Asked
 from explorer.ledger import ledger
 from explorer.planner import plan
@@ -106,7 +108,12 @@ def _bench() -> Document:
     folder = pathlib.Path(__file__).parents[1] / "engines" / "results"
     request = make_request("llama-3.1-8b", "h200", 2)
     files = [read_results(folder / name) for name in ("bench.jsonl", "forward.json")]
-    return bench(files, Options(Asked("h200"), request, request.layout("attn_tp=2"))).document()
+    return bench(files, Subjects(Asked("h200"), request, request.layout("attn_tp=2"))).document()
+
+
+def _export() -> Document:
+    request = make_request("deepseek-v3", "h200", 16, concurrency=512)
+    return export(request, request.layout(DP16), Options(EngineName.SGLANG), Asked("h200", "deepseek-v3")).document()
 
 
 MAKE: dict[str, Callable[[], Document]] = {
@@ -121,6 +128,7 @@ MAKE: dict[str, Callable[[], Document]] = {
     "calibration/1": _calibration,
     "service/1": _service,
     "bench/1": _bench,
+    "export/1": _export,
 }
 READ = ["measure/1"]  # by a command, and written by none: `tests.calibration` reads its example
 

@@ -82,7 +82,7 @@ class Export:
                 "formats": dict(settings.formats),
                 "speculation": plain(settings.speculation),
             },
-            "files": dict(self.files),
+            "files": [{"name": name, "text": text} for name, text in self.files.items()],
         }
 
 
