@@ -31,6 +31,7 @@ from layouts.serving.chunks import group_chunk
 from layouts.serving.reserve import Role
 from layouts.text import text_of
 
+_LONGEST_NAME: Final = 28
 _MOST_SHARE: Final = 0.98  # of a GPU; the engine refuses to start where less than its share is free
 
 
@@ -58,7 +59,7 @@ class Export:
         if hosts.count > 1 and hosts.gpus != int(self.request.machine.gpus_per_host):
             yield f"{hosts.all_gpus} GPUs fill no whole hosts: {hosts.count} hosts give {hosts.gpus} GPUs each"
         if settings.role is not Role.UNIFIED:
-            yield f"a {settings.role} server answers through a router that knows the servers of the other phase"
+            yield f"{settings.role} servers answer through a router beside them, which knows those of the other phase"
 
     def document(self) -> Document:
         """The `export/1` document."""
@@ -164,5 +165,6 @@ def _published(name: str) -> str:
 
 
 def _slug(name: str) -> str:
-    """Letters that names of files and of Kubernetes have in common."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "model"
+    """Letters that names of files and of Kubernetes have in common; with all endings below the 52 of a StatefulSet."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"model-{plain}")[:_LONGEST_NAME].strip("-")
