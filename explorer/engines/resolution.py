@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from explorer.engines.command.launch import EngineName, Launch
+from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.settings import Settings
 from explorer.engines.values import Values
 from explorer.request import Request
@@ -22,6 +22,7 @@ from layouts.serving.vllm_parallel import ParallelFlags, all2all
 from layouts.serving.vllm_rules import ModelFacts, ServeFlags, broken_rules
 
 _SCALE_GROUP: Final = 128
+_MOST_EXPERTS: Final = 1 << 16
 
 
 class Resolved(NamedTuple):
@@ -34,6 +35,8 @@ class Resolved(NamedTuple):
 
 def resolved(launch: Launch, settings: Settings, request: Request) -> Resolved:
     """What the engine makes of the settings of a launch, for the request's model and chip."""
+    if settings.pools.redundant_experts > _MOST_EXPERTS:
+        raise CommandError(f"{settings.pools.redundant_experts} redundant experts are no real number: give fewer")
     try:
         return _ENGINES[launch.engine](launch, settings, request)
     except MeshwrightError as error:

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from layouts.models.errors import ModelError
 LARGEST_SIZE = 10**7  # no dimension of a real model is larger; a typing error or an attack is
 LARGEST_CONTEXT = 10**9
 LARGEST_DEPTH = 10_000
+LARGEST_FILE = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,16 @@ class Config:
 
 
 def read_json(path: pathlib.Path) -> Config:
-    """The object in a JSON file; raises ModelError for anything else."""
+    """The object in a JSON file; raises ModelError for anything else. A device is not opened, nor is a file that no
+    config is as large as."""
     try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST_FILE:
+            what = "is no file" if not stat.S_ISREG(about.st_mode) else f"is larger than {LARGEST_FILE >> 20} MiB"
+            raise ModelError(f"{path}: {what}; give the path of a config.json")
         values = json.loads(path.read_text(encoding="utf-8"))
+    except ModelError:
+        raise
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror}); give the path of a config.json") from None
     except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, absurdly long integers

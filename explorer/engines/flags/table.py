@@ -1,5 +1,6 @@
 """The flags that an engine's parser takes, from the table of its newest version."""
 
+import bisect
 import dataclasses
 import difflib
 import functools
@@ -70,7 +71,9 @@ class Table:
 
     def beginning(self, spelling: str) -> tuple[str, ...]:
         """Long spellings that begin with one, as argparse looks them up."""
-        return tuple(known for known in self._long if known.startswith(spelling))
+        first = bisect.bisect_left(self._sorted, spelling)
+        last = bisect.bisect_right(self._sorted, f"{spelling}\U0010ffff", first)
+        return tuple(sorted(self._sorted[first:last], key=self._long.index))
 
     def recorded(self, name: str) -> Flag | None:
         """The flag that the engine's own records call by a name; None for what no flag sets."""
@@ -79,6 +82,10 @@ class Table:
     @functools.cached_property
     def _fields(self) -> Mapping[str, Flag]:
         return {flag.field: flag for flag in self.flags.values() if flag.field is not None}
+
+    @functools.cached_property
+    def _sorted(self) -> tuple[str, ...]:
+        return tuple(sorted(self._long))
 
     @functools.cached_property
     def _long(self) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """A start-up log of whatever engine and version as the events that it tells of."""
 
+import os
 import pathlib
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -31,6 +33,8 @@ def read_log(path: str | pathlib.Path) -> Log:
     """
     try:
         with pathlib.Path(path).expanduser().open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                raise ValueError("a device has no end")
             lines = Lines(file, all_patterns().markers)
             told, unread, past = _told(lines)
     except (OSError, ValueError, RuntimeError) as error:  # a path may hold a NUL, a home may be unknown

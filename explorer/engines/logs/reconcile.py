@@ -14,6 +14,7 @@ from explorer.engines.setup import Asked, Setup, setup_of
 from explorer.engines.startup import Given, Startup, startup
 from explorer.engines.startup.parts import Parts
 from hw.errors import MeshwrightError
+from hw.machine import load_machine
 
 # What stands before arguments in the engines' own lines, by how they begin.
 _MARKS: Final = {"S": "server_args=", "{": "non-default args: "}
@@ -165,6 +166,7 @@ def reconcile(name: str, log: Log, asked: Asked | None, setup: Setup | None = No
 def _setup(log: Log, asked: Asked | None, setup: Setup | None) -> tuple[Setup | None, str | None]:
     if setup is not None or asked is None:
         return setup, None if setup is not None else "--hardware is not given: the log is only read"
+    load_machine(asked.hardware)  # a chip that is unknown is an error, whatever the log says
     if log.launch is None:
         return None, "the log does not print its arguments: give the launch with --command"
     try:
