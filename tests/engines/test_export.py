@@ -192,6 +192,30 @@ def test_whole_exports() -> None:
     assert dict(made.server.settings.formats) == {"kv": "fp8"}
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_share_leaves_room_for_graphs_and_buffers(engine: EngineName) -> None:
+    """What `check` says of the file: more is free than what lives there, and not much more."""
+    request = make_request("deepseek-v3", "h200", 16, concurrency=512, draft="none")
+    made = export(request, request.layout("attn_dp=16,ep=16"), Options(engine), Asked("h200", "deepseek-v3"))
+    up = made.start
+    assert up.starts and up.share == made.server.settings.pools.share
+    assert 0 <= up.left - up.reserved < 4 << 30
+    assert up.running_instance == 512
+    stated = replace(request, mem_fraction=0.5)
+    if engine is EngineName.SGLANG:
+        again = export(stated, request.layout("attn_dp=16,ep=16"), Options(engine), Asked("h200", "deepseek-v3"))
+        assert again.server.settings.pools.share == 0.5
+
+
+def test_requests_that_do_not_fit_are_told() -> None:
+    request = make_request("llama-3.1-70b", "h200", 2, concurrency=512, context=131072)
+    made = export(request, request.layout("attn_tp=2"), Options(EngineName.SGLANG), Asked("h200", "llama-3.1-70b"))
+    # 282 GiB less 141 of weights hold about 3 requests of 131,072 tokens of 320 KiB: 40 GiB each
+    runs = made.start.running_instance
+    assert 2 <= runs <= 3
+    assert any(f"{runs} of 512 requests run at once, as kv_tokens allows" in note for note in made.notes)
+
+
 def test_what_the_engine_refuses_is_said_before_a_file_is_there() -> None:
     """SGLang 0.5.23 runs a draft beside pipeline stages on prefill servers only."""
     request = make_request("deepseek-v3", "h200", 16, draft="mtp", verify_width=2)

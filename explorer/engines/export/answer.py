@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, floor
+from math import ceil
 from typing import Final
 
 from explorer.documents import Document, Schema, heading, layout_entry, plain
-from explorer.engines.command.launch import EngineName
 from explorer.engines.export.command import Server
 from explorer.engines.export.errors import ExportError
 from explorer.engines.export.hosts import check_places, hosts_of
@@ -16,28 +15,22 @@ from explorer.engines.export.kubernetes import manifest
 from explorer.engines.export.options import Form, Options
 from explorer.engines.export.readback import check_files
 from explorer.engines.export.script import scripts
+from explorer.engines.export.share import lowered, share_of
 from explorer.engines.export.versions import version_of
 from explorer.engines.setup import Asked
-from explorer.priced import priced
+from explorer.engines.startup import Startup, startup
 from explorer.request import Request
-from explorer.residents.budget import LEAST_FRACTION
-from explorer.residents.division import Division
-from explorer.residents.estimates import prompts
-from explorer.residents.line import Group
-from hw.compat import in_x64
 from layouts.layout import Layout
 from layouts.models import presets
-from layouts.serving.chunks import group_chunk
 from layouts.serving.reserve import Role
 from layouts.text import text_of
 
 _LONGEST_NAME: Final = 28
-_MOST_SHARE: Final = 0.98  # of a GPU; the engine refuses to start where less than its share is free
 
 
 @dataclass(frozen=True)
 class Export:
-    """The files of one layout: `servers` alike, each of which `server` describes."""
+    """The files of one layout: `servers` alike, each of which `server` describes and starts as `start` says."""
 
     request: Request
     layout: Layout
@@ -45,6 +38,7 @@ class Export:
     server: Server
     servers: int
     files: dict[str, str]
+    start: Startup
 
     @property
     def notes(self) -> Iterator[str]:
@@ -58,6 +52,11 @@ class Export:
             yield "a block draft is a checkpoint of its own: add its path to the draft's flags"
         if hosts.count > 1 and hosts.gpus != int(self.request.machine.gpus_per_host):
             yield f"{hosts.all_gpus} GPUs fill no whole hosts: {hosts.count} hosts give {hosts.gpus} GPUs each"
+        if self.start.refusal is not None:
+            yield f"it would not start: {self.start.refusal}"
+        elif not self.request.prefill and self.start.running_instance * self.servers < (self.request.concurrency or 1):
+            runs, asked = self.start.running_instance * self.servers, self.request.concurrency
+            yield f"{runs:,} of {asked:,} requests run at once, as {self.start.clamp} allows"
         if settings.role is not Role.UNIFIED:
             yield f"{settings.role} servers answer through a router beside them, which knows those of the other phase"
 
@@ -93,7 +92,7 @@ def export(request: Request, layout: Layout, options: Options, asked: Asked) -> 
     ExportError for what the engine or its version cannot say, in one line that names the nearest that it can.
     """
     role = _role(request, options.role)
-    share = _share(request, layout, options.engine, role)
+    share = share_of(request, layout, options.engine, role)
     model = options.model_path or _published(asked.model or request.model.name)
     if not model.isprintable() or model.startswith("-"):
         raise ExportError(f"model-path {model[:40]!r} is no name or folder: give one without control characters")
@@ -103,10 +102,22 @@ def export(request: Request, layout: Layout, options: Options, asked: Asked) -> 
     hosts = hosts_of(part.gpus, int(request.machine.gpus_per_host))
     check_places(options.engine, part, hosts)
     server = Server(settings, part, hosts, version_of(options.engine, options.version))
-    files = files_of(server, options, request, servers)
     # formats are read back from flags alone: what was asked of them would only hide what is missing
-    check_files(files, server, part, replace(asked, precision=None))
-    return Export(request, layout, options, server, servers, files)
+    load = replace(asked, precision=None, context=request.context, requests=request.concurrency)
+    files, start = _started(server, options, request, servers, load)
+    if request.mem_fraction is None and start.starts and start.left < start.reserved:
+        pools = replace(settings.pools, share=lowered(share, start, options.engine))
+        server = replace(server, settings=replace(settings, pools=pools))
+        files, start = _started(server, options, request, servers, load)
+    return Export(request, layout, options, server, servers, files, start)
+
+
+def _started(
+    server: Server, options: Options, request: Request, servers: int, asked: Asked
+) -> tuple[dict[str, str], Startup]:
+    """The files of a server, checked, and what a start of it allocates."""
+    files = files_of(server, options, request, servers)
+    return files, startup(check_files(files, server, asked)[0])
 
 
 def files_of(server: Server, options: Options, request: Request, servers: int) -> dict[str, str]:
@@ -134,27 +145,6 @@ def _role(request: Request, role: Role | None) -> Role:
 def _of_one(request: Request, servers: int) -> Request:
     """The load of one of several servers."""
     return replace(request, concurrency=ceil((request.concurrency or 1) / servers))
-
-
-@in_x64
-def _share(request: Request, layout: Layout, engine: EngineName, role: Role) -> float:
-    """The share of memory that holds what the ledger holds, three digits, rounded down.
-
-    SGLang's is that of free memory for weights and pools, which is the ledger's; prompts of a server of both phases
-    need room outside it. vLLM's is of the whole GPU and has graphs, buffers and prompts in it as well: all but what the
-    ledger leaves free (`vllm_memory.kv_budget`).
-    """
-    if engine is EngineName.SGLANG and request.mem_fraction is not None:
-        return request.mem_fraction
-    books = Division(priced(request, layout))
-    fraction, free = float(books.found.held.mem_fraction), books.before
-    if engine is EngineName.SGLANG:
-        taken = prompts(group_chunk(request.chunk, layout.attn_dp))[1] if role is Role.UNIFIED else 0
-        return floor(1000 * max(fraction - taken / free, LEAST_FRACTION)) / 1000
-    total = int(request.machine.memory_bytes)
-    spare = max((1.0 - fraction) * free - books.of(Group.RESERVE), 0.0)
-    most = min(_MOST_SHARE, float(request.machine.free_bytes) / total)
-    return floor(1000 * min(1.0 - spare / total, most)) / 1000
 
 
 def _published(name: str) -> str:

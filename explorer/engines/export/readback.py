@@ -9,7 +9,6 @@ from explorer.engines.export.command import Server
 from explorer.engines.export.errors import ExportError
 from explorer.engines.export.intent import TITLES
 from explorer.engines.setup import READERS, Asked, Setup, setup_of
-from layouts.layout import Layout
 from layouts.text import text_of
 
 
@@ -24,10 +23,10 @@ def read_back(files: Mapping[str, str], asked: Asked) -> list[Setup]:
     return found
 
 
-def check_files(files: Mapping[str, str], server: Server, layout: Layout, asked: Asked) -> list[Setup]:
+def check_files(files: Mapping[str, str], server: Server, asked: Asked) -> list[Setup]:
     """The launches in the files of a server. ExportError where the engine refuses them, or, which is no fault of the
     user's, where they mean something else than was to be said."""
-    setups = read_back(files, asked)
+    setups, layout = read_back(files, asked), server.layout
     for setup in setups:
         if setup.launch.unknown or setup.layout != layout or not _alike(setup, server):
             written, read = text_of(layout, setup.request.model), text_of(setup.layout, setup.request.model)
