@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
+import layouts.csa.work as csa
 import layouts.dense.work as dense
 import layouts.gqa.work as gqa
 import layouts.kda.work as kda
 import layouts.mla.work as mla
 import layouts.moe.work as moe
 from hw.work import CollectiveKind
+from layouts.csa import CSA
 from layouts.expression import ONE, ZERO, Expr, Number, total
 from layouts.gqa import GQA
 from layouts.kda import KDA
@@ -49,8 +51,8 @@ from layouts.weight_gather.work import gathered_bytes, weight_gather
 _BF16: Final = 2
 _INT32: Final = 4
 Body = Callable[[Any, Sequence[Tensor], Precision], tuple[Op, ...]]
-_DECODE: Final[Mapping[type, Body]] = {MLA: mla.decode, KDA: kda.decode, GQA: gqa.decode}
-_PREFILL: Final[Mapping[type, Body]] = {MLA: mla.prefill, KDA: kda.prefill, GQA: gqa.prefill}
+_DECODE: Final[Mapping[type, Body]] = {MLA: mla.decode, KDA: kda.decode, GQA: gqa.decode, CSA: csa.decode}
+_PREFILL: Final[Mapping[type, Body]] = {MLA: mla.prefill, KDA: kda.prefill, GQA: gqa.prefill, CSA: csa.prefill}
 
 # A draft pass is the same layer on other rows: every row count shrinks alike.
 _ROW_COUNTS: Final = ("moe_rows", "dense_rows", "shared_rows", "expert_rows", "vocab_rows", "logit_rows")

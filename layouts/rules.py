@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from hw.errors import MeshwrightError
+from layouts.csa import CSA
 from layouts.dense import Dense
 from layouts.gqa import GQA
 from layouts.kda import KDA
@@ -36,9 +37,13 @@ class Site:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Distinct head counts of the attention layers, those of fewer key heads of linear attention among them."""
+        """Distinct head counts of the attention layers, those of fewer key heads of linear attention among them, and
+        the groups of heads that a low-rank output keeps together."""
         attentions = [layer.attention for layer in self.model.layers]
-        return tuple(sorted({a.heads for a in attentions} | {a.keys for a in attentions if isinstance(a, KDA)}))
+        keys = {a.keys for a in attentions if isinstance(a, KDA)}
+        return tuple(
+            sorted({a.heads for a in attentions} | keys | {a.groups for a in attentions if isinstance(a, CSA)})
+        )
 
     @property
     def kv_heads(self) -> tuple[int, ...]:

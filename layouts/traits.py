@@ -1,5 +1,6 @@
 """The few numbers of a model on which the quantities of a step depend."""
 
+from layouts.csa import CSA
 from layouts.gqa import GQA
 from layouts.mla import MLA
 from layouts.models.model import Model
@@ -11,7 +12,8 @@ def traits_of(model: Model) -> Traits:
     """The numbers of a model on which quantities depend."""
     layers = model.layers
     latent = [la.attention for la in layers if isinstance(la.attention, MLA)]
-    windows = [la.attention.window for la in layers if isinstance(la.attention, GQA) and la.attention.window]
+    windows = [la.attention.window for la in layers if isinstance(la.attention, GQA | CSA) and la.attention.window]
+    reaches = [la.attention.reach for la in layers if isinstance(la.attention, CSA)]
     moe = next((la.ffn for la in layers if isinstance(la.ffn, MoE)), None)
     indexer = next((a.indexer for a in latent if a.indexer), None)
     draft = model.draft
@@ -22,7 +24,7 @@ def traits_of(model: Model) -> Traits:
         kv_heads=model.kv_heads,
         experts=moe.experts if moe else 0,
         topk=moe.topk if moe else 0,
-        index_topk=indexer.topk if indexer else 0,
+        index_topk=indexer.topk if indexer else max(reaches, default=0),
         window=max(windows, default=0),
         draft_rows=draft.block if draft and window else 1,
         draft_window=max(drafted, default=0),

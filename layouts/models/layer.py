@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from layouts.csa import CSA
 from layouts.dense import Dense
 from layouts.gqa import GQA
 from layouts.kda import KDA
@@ -10,7 +11,7 @@ from layouts.moe import MoE
 from layouts.residual.shape import AttentionResidual
 from layouts.tensor import Tensor
 
-Attention = MLA | KDA | GQA
+Attention = MLA | KDA | GQA | CSA
 Ffn = Dense | MoE
 
 

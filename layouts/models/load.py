@@ -16,7 +16,7 @@ from layouts.models.forms import Forms
 from layouts.models.model import Model
 from layouts.precision import Quantization, checked_formats, parse_precision, read_precision
 from layouts.shapes import ShapeError
-from layouts.tensor import Format, Precision
+from layouts.tensor import FORMATS, Format, Precision
 
 R = TypeVar("R")
 
@@ -47,7 +47,8 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
     quantization = Quantization(_quantization(config, text), config.source)
     stored, notes = read_precision(quantization, body.modules())
     drafted, draft_notes = _draft(build.draft if draft is None else draft, name, text, body, quantization, stored)
-    changes = {**build.formats, **parse_precision(precision or "")}
+    own = {component: FORMATS[form] for component, form in body.formats.items()}
+    changes = {**own, **build.formats, **parse_precision(precision or "")}
     return Model(
         name=name,
         hidden=text.size("hidden_size"),
@@ -60,6 +61,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         notes=(*_source_notes(path, config, build), *body.notes, *notes, *draft_notes),
         defaults=build.defaults,
         curves=build.curves,
+        table_bytes=body.table_bytes,
     )
 
 

@@ -25,6 +25,7 @@ class Model:
     `tied`: the vocabulary matrix serves as embedding and head. `notes` say what was assumed or left out;
     `defaults` are request defaults that a preset brings along (accept_length, verify_width, vocab_tp, ...), as its TOML
     has them: numbers, and for graph_sizes a list. `curves`: by chip, the curves of the engine that a build ran on.
+    `table_bytes`: constant tables that every rank holds beside its weights.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Model:
     notes: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     curves: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    table_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from layouts.csa import CSA
 from layouts.gqa import GQA
 from layouts.layout import Layout
 from layouts.mla import MLA
@@ -142,7 +143,8 @@ def _tokens(model: Model, layout: Layout, case: Case, load: Mapping[str, Number]
     attentions = [la.attention for la in model.layers]
     latent = [a for a in attentions if isinstance(a, MLA)]
     topk = next((a.indexer.topk for a in latent if a.indexer), case.context)
-    window = max((a.window for a in attentions if isinstance(a, GQA)), default=0) or case.context
+    topk = max((a.ratio * a.topk for a in attentions if isinstance(a, CSA)), default=0) or topk
+    window = max((a.window for a in attentions if isinstance(a, GQA | CSA)), default=0) or case.context
     mean = Fraction(case.context, 2)
     local = Fraction(load["requests"], layout.dcp)
     chunk = Fraction(case.chunk, layout.attn_dp)

@@ -24,12 +24,15 @@ USUAL_MODULES: Final[Mapping[Component, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Body:
-    """Layers of a model and the multi-token-prediction layers stored behind them."""
+    """Layers of a model and the multi-token-prediction layers stored behind them. `formats`: of components for which
+    the config has keys of its own, beside its quantisation config; `table_bytes` as in `Model`."""
 
     layers: tuple[Layer, ...]
     mtp: tuple[Layer, ...] = ()
     module_names: Mapping[Component, str] = field(default_factory=lambda: USUAL_MODULES)
     notes: tuple[str, ...] = ()
+    formats: Mapping[Component, str] = field(default_factory=lambda: MappingProxyType({}))
+    table_bytes: int = 0
     recurrent_module: str | None = None  # stands for the attention of layers with a state where it is named otherwise
 
     def modules(self) -> Iterator[Module]:
