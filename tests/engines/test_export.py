@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from explorer.engines.command import EngineName
 from explorer.engines.export import ExportError, Form, Intent, Options, export, settings_of
-from explorer.engines.export.hosts import hosts_of
+from explorer.engines.export.answer import files_of
+from explorer.engines.export.hosts import check_places, hosts_of
 from explorer.engines.export.readback import read_back
 from explorer.engines.setup import Asked
 from explorer.request import make_request
@@ -92,6 +94,59 @@ def test_hosts_of_a_script_differ_in_their_rank_alone() -> None:
         flags = dict(itertools.pairwise(words))
         assert (flags["--nnodes"], flags["--node-rank"]) == ("4", str(rank))
         assert flags["--dist-init-addr"] == "10.0.0.1:20000"
+
+
+def test_older_vllm_is_told_the_first_rank_of_each_host() -> None:
+    """Data-parallel ranks go to hosts in order (vLLM 0.11.0); one that spans hosts needs Ray there."""
+    request = make_request("deepseek-v3", "h200", 32, draft="none")
+    options = Options(EngineName.VLLM, "0.11.0")
+    layout = request.layout("attn_dp=16,attn_tp=2,ep=32,dispatch=all_gather,vocab_tp=2")
+    _, _, files = exported(request, layout, options, Role.UNIFIED, "m", 0.8)
+    for rank, text in enumerate(files.values()):
+        words = text.replace("\\\n", " ").split()
+        flags = dict(itertools.pairwise(words))
+        assert flags["--data-parallel-size-local"] == "4"
+        assert flags.get("--data-parallel-start-rank") == (str(4 * rank) if rank else None)
+        assert ("--headless" in words) == (rank > 0)
+    wide = request.layout("attn_dp=2,attn_tp=16,ep=32,dispatch=all_gather,vocab_tp=16")
+    with pytest.raises(ExportError, match="a rank of 16 GPUs over hosts of 8 with Ray only"):
+        exported(request, wide, options, Role.UNIFIED, "m", 0.8)
+    with pytest.raises(ExportError, match="first of its 4 ranks on each host, which a pod cannot work out"):
+        exported(request, layout, replace(options, form=Form.KUBERNETES), Role.UNIFIED, "m", 0.8)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "text", "line"),
+    [
+        ("vllm", "deepseek-v3", "pp=3,attn_dp=4,attn_tp=2,ep=8,dispatch=all_gather", "= 6 GPUs over hosts of 8"),
+        ("vllm", "deepseek-v3", "pp=3,attn_dp=1,attn_tp=8,ep=8,dispatch=all_gather", None),
+        ("sglang", "llama-3.1-70b", "pp=2,attn_dp=3,attn_tp=4", "SGLang cannot spread pp=2 over 3 hosts"),
+        ("sglang", "llama-3.1-70b", "pp=3,attn_dp=2,attn_tp=4", None),
+        ("sglang", "llama-3.1-70b", "pp=6,attn_dp=1,attn_tp=4", None),
+    ],
+)
+def test_ranks_lie_evenly_on_hosts(engine: str, model: str, text: str, line: str | None) -> None:
+    """24 GPUs are three hosts of 8."""
+    request = make_request(model, "h200", 24, draft="none")
+    places = EngineName(engine), request.layout(text), hosts_of(24, 8)
+    if line is None:
+        check_places(*places)
+        return
+    with pytest.raises(ExportError, match=line):
+        check_places(*places)
+
+
+def test_names_suit_kubernetes() -> None:
+    """A StatefulSet's name has at most 52 characters, a Service's begins with a letter."""
+    request = make_request("deepseek-v3", "h200", 32, phase="prefill", draft="none")
+    model = replace(request.model, name="01." + "Very-Long-" * 9)
+    layout = request.layout("replicas=2,attn_dp=2,attn_tp=8,ep=16,padding=sum_len,dispatch=all_gather,vocab_tp=8")
+    options = Options(EngineName.VLLM, form=Form.KUBERNETES)
+    server, servers, _ = exported(request, layout, options, Role.PREFILL, "m", 0.8)
+    (text,) = files_of(server, options, replace(request, model=model), servers).values()
+    names = [manifest["metadata"]["name"] for manifest in yaml.safe_load_all(text)]
+    assert len(names) == len(set(names)) == 8
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 52 for name in names)
 
 
 def test_vllm_answers_clients_on_the_first_host() -> None:
