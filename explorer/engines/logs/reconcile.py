@@ -64,7 +64,8 @@ class Counted:
 
 @dataclass(frozen=True)
 class Reconciled:
-    """A log held against a set-up (None: only read). `rank`: whose lines are shown, the one with the least left."""
+    """A log held against a set-up (None: only read). `rank`: whose lines are shown, the one with the least left.
+    `refusal`: why the rules would not have started it, for which reason its counts are not predicted."""
 
     name: str
     log: Log
@@ -73,6 +74,7 @@ class Reconciled:
     lines: tuple[Line, ...]
     counts: tuple[Counted, ...]
     why_not: str | None
+    refusal: str | None = None
 
     def document(self) -> Document:
         """One log of a `log/1` document."""
@@ -91,8 +93,12 @@ class Reconciled:
             "rows": plain(self.lines),
             "counts": [{**plain(count), "error": count.error} for count in self.counts],
             "errors": [{"line": e.line, "rank": str(e.rank), "says": e.text("text")} for e in self.log.errors],
-            "notes": [*self.log.notes, *(() if setup is None else setup.notes)],
+            "notes": [*self.log.notes, *(() if setup is None else setup.notes), *self._unpredicted()],
         }
+
+    def _unpredicted(self) -> Iterator[str]:
+        if self.refusal is not None:
+            yield f"{self.name}: counts are not predicted, as by the rules it would not start: {self.refusal}"
 
 
 def document(logs: tuple[Reconciled, ...]) -> Document:
@@ -160,7 +166,8 @@ def reconcile(name: str, log: Log, asked: Asked | None, setup: Setup | None = No
         found = predictions(log, rank, parts)
         up = _started(setup, tables.get(rank, {}))
     lines = tuple(_line(name_, row, tables, found.get(name_)) for name_, row in tables.get(rank, {}).items())
-    return Reconciled(name, log, setup, rank, lines, tuple(_counts(log, rank, up)), why)
+    refusal = None if up is None else up.refusal
+    return Reconciled(name, log, setup, rank, lines, tuple(_counts(log, rank, up)), why, refusal)
 
 
 def _setup(log: Log, asked: Asked | None, setup: Setup | None) -> tuple[Setup | None, str | None]:
