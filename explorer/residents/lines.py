@@ -7,10 +7,12 @@ memory fraction leaves, so they are never added to it.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 from explorer.residents import estimates
 from explorer.residents.line import AS_PUBLISHED, Group, Holding, Line
+from layouts.csa import CSA
 from layouts.dsa.shape import Indexer
 from layouts.expression import ONE, ZERO, Expr, total
 from layouts.gqa import GQA
@@ -76,7 +78,9 @@ def _window(attention: object) -> int:
     return attention.window if isinstance(attention, GQA) else 0
 
 
-def _index_bytes(attention: object) -> int:
+def _index_bytes(attention: object) -> Fraction | int:
+    if isinstance(attention, CSA):
+        return Fraction(attention.index_bytes, attention.ratio or 1)
     indexer = attention.indexer if isinstance(attention, MLA) else None
     return indexer.key_bytes if isinstance(indexer, Indexer) else 0
 
@@ -99,6 +103,9 @@ def _weight_lines(model: Model, dense_ranks: int | None) -> tuple[Line, ...]:
         if any(parts):
             size = total(parts).substitute(shared)
             lines.append(Line(f"weights: {component}", Group.WEIGHTS, size, "shapes of the config"))
+    if model.table_bytes:
+        tables = Expr.of(model.table_bytes)
+        lines.append(Line("rotary tables", Group.WEIGHTS, tables, "max_position_embeddings, one a rotary base"))
     if model.draft is not None:
         held = total(t.resident(model.precision) for t in model.draft.tensors())
         lines.append(Line("weights: draft layers", Group.WEIGHTS, held, "shapes of the draft"))
@@ -154,11 +161,14 @@ def _state_lines(model: Model) -> tuple[Line, ...]:
     if states:
         held = total(n * a.state_bytes(VERIFY_COPIES, kind) for n, a in states)
         lines.append(Line("linear-attention state", Group.STATE, SLOTS * held, "state slots x bytes of a slot"))
-    windows = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds) if _window(la.attention)]
-    if windows:
-        held = total(n * a.kv_bytes(model.precision["kv"].name) for n, a in windows) / DCP
+    held = _window_bytes(model)
+    if held:
         source = "what running requests need; SGLang's --swa-full-tokens-ratio may set more aside"
         lines.append(Line("sliding-window KV", Group.STATE, REQUESTS * PP * WINDOW_HELD * held, source))
+    pending = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds) if isinstance(la.attention, CSA)]
+    if pending:
+        held = total(n * a.state_bytes for n, a in pending)
+        lines.append(Line("compressor state", Group.STATE, SLOTS * held, "state slots x tokens of unfinished rows"))
     if states and model.draft is not None:
         ring = total(n * a.replay_bytes(RING) for n, a in states)
         lines.append(Line("ReplaySSM ring", Group.STATE, SLOTS * ring, f"state slots x a ring of {RING} tokens"))
@@ -166,6 +176,15 @@ def _state_lines(model: Model) -> tuple[Line, ...]:
         slot = model.draft.kv_bytes(model.precision["kv"].name)
         lines.append(Line("draft KV", Group.STATE, SLOTS * DRAFT_WINDOW * slot, "state slots x window slots"))
     return tuple(lines)
+
+
+def _window_bytes(model: Model) -> Expr:
+    """Bytes of one token in all layers with a window; DCP leaves the windows beside compressed rows whole."""
+    kind = model.precision["kv"].name
+    cut = total(layers_of(k) * la.attention.kv_bytes(kind) for k, la in enumerate(model.kinds) if _window(la.attention))
+    drafted = () if model.draft is None else tuple(la.attention for la in model.draft.layers)
+    rows = [(layers_of(k), la.attention) for k, la in enumerate(model.kinds)] + [(ONE, a) for a in drafted]
+    return cut / DCP + total(n * a.row_bytes(kind) for n, a in rows if isinstance(a, CSA))
 
 
 def _reserve_lines(model: Model, prefill: bool, redundant: int) -> tuple[Line, ...]:
