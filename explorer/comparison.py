@@ -104,7 +104,7 @@ class _Side:
 
     @cached_property
     def moved(self) -> tuple[Moved, ...]:
-        return tuple(moved(self.books))
+        return tuple(moved(self.found, self.books.numbers))
 
     @cached_property
     def values(self) -> Mapping[str, float]:

@@ -4,13 +4,13 @@ The bytes of an op are a sum of products, and each product says by its quantitie
 requests are state that goes with requests wherever they run, rows are activations, the rest is weights.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from explorer.residents.division import Division
+from explorer.priced import Priced
 from layouts.blocks import step_blocks
 from layouts.expression import Expr, Powers
 from layouts.op import Op, Stream
@@ -46,15 +46,14 @@ class Moved:
     depends: frozenset[str]
 
 
-def moved(books: Division) -> Iterator[Moved]:
-    """Every kernel's bytes, a step and card, in the order of the step's blocks."""
-    found = books.found
+def moved(found: Priced, numbers: Mapping[str, Fraction]) -> Iterator[Moved]:
+    """Every kernel's bytes, a step and card, in the order of the step's blocks. `numbers`: the layout's quantities."""
     step = step_blocks(found.request.model, found.request.prefill)
     kernels = [op for block in step.blocks for op in block.ops if op.family is not None]
     for op, count in zip(kernels, found.counts, strict=False):
-        times = Fraction(float(count)) * op.share.evaluate(books.numbers)
+        times = Fraction(float(count)) * op.share.evaluate(numbers)
         for term in op.bytes.terms:
-            size = Expr((term,)).evaluate(books.numbers) * times
+            size = Expr((term,)).evaluate(numbers) * times
             if size:
                 names = frozenset(name for name, _ in term[0])
                 yield Moved(op.name, str(op.family), matter_of(op, term[0]), float(size), names | op.share.names)

@@ -1,21 +1,41 @@
 """One GPU's memory divided in whole bytes: the same rule as `budget.memory`, in Python's integers, for reports."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor
+from typing import Protocol
 
-from explorer.priced import Priced
+from explorer.evaluate import Tables
+from explorer.request import Request
+from explorer.residents.budget import Memory
 from explorer.residents.line import Group, Line
 from explorer.residents.lines import kv_bytes_a_token
 from layouts.expression import Expr
+from layouts.layout import Layout
+
+
+class Divided(Protocol):
+    """What is divided: a layout that is priced, or whose memory alone was asked (`Priced`, `Held`)."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def tables(self) -> Tables: ...
+    @property
+    def values(self) -> Mapping[str, float]: ...
+    @property
+    def held(self) -> Memory: ...
 
 
 @dataclass(frozen=True)
 class Division:
     """Integers of the ledger. `wanted` requests of a group run at once (a fraction of one in prefill)."""
 
-    found: Priced
+    found: Divided
 
     @cached_property
     def numbers(self) -> dict[str, Fraction]:

@@ -8,7 +8,7 @@ from math import ceil
 
 from explorer.engines.setup import Setup
 from explorer.evaluate import Tables
-from explorer.priced import priced
+from explorer.held import held
 from explorer.residents.division import Division
 from explorer.residents.line import Group
 from explorer.residents.lines import RING, kv_bytes_a_token
@@ -39,7 +39,7 @@ class Parts:
     @cached_property
     def books(self) -> Division:
         """The ledger of the layout, whole bytes."""
-        return Division(priced(self.setup.request, self.setup.layout, self.tables))
+        return Division(held(self.setup.request, self.setup.layout, self.tables))
 
     @cached_property
     def tables(self) -> Tables:
