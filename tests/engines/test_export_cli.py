@@ -4,12 +4,15 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import subprocess
 
 import pytest
 
 from explorer.cli import main
 from explorer.engines.command import read_launch_file, read_launches
+from explorer.engines.setup import Asked, setup_of
+from layouts.models.presets import FOLDER
 
 ASK = "export --model deepseek-v3 --hardware h200 --gpus 16 --concurrency 512 --layout attn_dp=16,ep=16"
 
@@ -50,6 +53,19 @@ def test_a_shell_takes_the_scripts(tmp_path: pathlib.Path, capsys: pytest.Captur
     assert words[-1] == "--headless"
 
 
+def test_a_model_of_ones_own_lies_in_a_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Engines want the folder, we are given the config.json in it; what is written reads back without any help."""
+    config = tmp_path / "mine" / "config.json"
+    config.parent.mkdir()
+    shutil.copy(FOLDER / "llama-3.1-8b.json", config)
+    ask = f"export --model {config} --hardware h200 --gpus 2 --layout attn_tp=2 --concurrency 6 --precision kv=fp8"
+    status, out, _ = run(f"{ask} --engine sglang", capsys)
+    (launch,) = read_launches(out)
+    assert (status, launch.model) == (0, str(config.parent))
+    setup = setup_of(launch, Asked("h200"))
+    assert (setup.layout.attn_tp, setup.request.model.precision["kv"].name) == (2, "fp8")
+
+
 def test_files_are_not_written_over(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"{ASK} --engine sglang --format kubernetes --out {tmp_path}"
     file = tmp_path / "deepseek-v3-sglang.yaml"
@@ -80,13 +96,15 @@ def test_pools_for_prompts_and_for_answers(tmp_path: pathlib.Path, capsys: pytes
     assert [launch.values["tp_size"] for launch in launches.values()] == [16, 8]
 
 
-def test_a_plan_brings_its_requests(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_brings_its_requests(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a concurrency the plan's is written; a layout alone says none."""
-    ask = "export --model llama-3.1-8b --hardware h100 --gpus 2 --engine sglang --objective throughput --max-tpot-ms 40"
-    status, out, _ = run(f"{ask} --json", capsys)
+    best = {"layout_text": "attn_tp=2", "concurrency": 40}
+    monkeypatch.setattr("explorer.cli.export.planned", lambda request: {"best": best})
+    ask = "export --model llama-3.1-8b --hardware h100 --gpus 2 --engine sglang --objective throughput"
+    status, out, err = run(f"{ask} --json", capsys)
     document = json.loads(out)
-    assert status == 0
-    assert document["settings"]["max_running"] >= document["request"]["concurrency"] > 16
+    assert (status, document["settings"]["max_running"], document["layout"]["attn_tp"]) == (0, 40, 2)
+    assert "the best that was found: attn_tp=2 at concurrency 40" in err
     status, _, err = run(f"{ask} --layout attn_tp=2", capsys)
     assert status == 2 and "--concurrency is missing" in err
 

@@ -1,5 +1,6 @@
 """`meshwright export`: files that start a layout's servers, checked before anybody sees them."""
 
+import pathlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -148,7 +149,10 @@ def _of_one(request: Request, servers: int) -> Request:
 
 
 def _published(name: str) -> str:
-    """The name under which a preset is published; any other as it is."""
+    """The name under which a preset is published, the folder of a config.json; any other as it is."""
+    path = pathlib.PurePath(name)
+    if path.name == "config.json":
+        return str(path.parent)
     base = presets.base_of(name)
     listed = presets.index().get(f"{presets.published(base) or base}.json", {}).get("published", ())
     return str(listed[0]) if isinstance(listed, list) and listed else name
