@@ -12,11 +12,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from explorer.engines import sglang
 from explorer.engines.command import EngineName
 from explorer.engines.export import ExportError, Form, Intent, Options, export, settings_of
 from explorer.engines.export.answer import files_of
 from explorer.engines.export.hosts import check_places, hosts_of
 from explorer.engines.export.readback import read_back
+from explorer.engines.settings import Settings
 from explorer.engines.setup import Asked
 from explorer.request import make_request
 from layouts.serving.reserve import Role
@@ -245,6 +247,27 @@ def test_whole_exports() -> None:
     assert (pools.max_running, pools.dispatch_tokens, spec and spec.verify) == (320, 144, 5)
     assert {file["name"]: file["text"] for file in made.document()["files"]} == made.files
     assert dict(made.server.settings.formats) == {"kv": "fp8"}
+
+
+def test_what_a_server_is_told_of_its_load() -> None:
+    """By hand: 2,001 requests are 251 for each of 8 groups, whose 502 rows two ranks dispatch; graphs stop at 512."""
+    request = make_request("deepseek-v3", "h200", 16, draft="mtp", verify_width=2, concurrency=2001)
+    layout = request.layout("attn_dp=8,attn_tp=2,ep=16,vocab_tp=2")
+
+    def told(engine: EngineName, requests: int, role: Role = Role.UNIFIED) -> Settings:
+        return settings_of(replace(request, concurrency=requests), layout, Intent(engine, role, "deepseek-v3", 0.8))
+
+    few, many = (told(EngineName.SGLANG, requests) for requests in (2001, 6000))
+    assert (few.pools.max_running, few.pools.graph_limit, few.pools.dispatch_tokens) == (2008, 251, 251)
+    assert (many.pools.max_running, many.pools.graph_limit, many.pools.dispatch_tokens) == (6000, 512, 750)
+    assert (few.pools.chunk, told(EngineName.SGLANG, 1, Role.DECODE).pools.chunk) == (8192, None)
+    assert told(EngineName.SGLANG, 1).pools.dispatch_tokens == 128  # what is never less
+    assert few.degrees.dense_tp == 16  # nothing is said: dense MLPs over all of tp are the engine's default
+    assert not {"enable_dense_mlp_attn_tp", "moe_dense_tp_size"} & set(sglang.write(few)[0])
+    # vLLM's are of a group: its part of a chunk of 8,192, or a row of each request and its draft
+    few, many = (told(EngineName.VLLM, requests) for requests in (2001, 6000))
+    assert (few.pools.max_running, few.pools.chunk) == (251, 1024)
+    assert (many.pools.max_running, many.pools.chunk) == (750, 1500)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
