@@ -41,6 +41,8 @@ missing = "launch flags"     # inputs that the report does not say: nothing is t
 [server]                     # or [servers.NAME], several of them
 command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8"
 hardware = "h200"            # a chip of `meshwright hardware`; memory_gib = 44.4 where the card has another size
+model = "deepseek-v3"        # with draft and precision: what is meant, where the command's name says nothing here
+shared_clones = 8            # copies of the shared expert among the routed ones, where the log counts them
 requests = 8                 # with input_tokens and output_tokens: its clients, where times are asked
 
 [given]                      # readings of the log that the question takes as they are

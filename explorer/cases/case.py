@@ -49,6 +49,7 @@ READINGS: Final[Mapping[str, str]] = MappingProxyType(
         "rank_tokens": "tokens of the busiest rank of a step",
         "ranks": "ranks that share a step",
         "logged_tokens": "the GPU KV cache size that vLLM logs",
+        "block_tokens": "tokens of a block of vLLM's pool",
     }
 )
 
@@ -57,7 +58,8 @@ READINGS: Final[Mapping[str, str]] = MappingProxyType(
 class Server:
     """A server that ran: its command and machine, and the clients it had. GiB, tokens, requests.
 
-    `model`, `draft` and `precision` stand in for what the command names in a way that means nothing here.
+    `model`, `draft` and `precision` stand in for what the command names in a way that means nothing here;
+    `shared_clones`: copies of the shared expert among the routed ones, where the log counts them.
     """
 
     command: str
@@ -71,6 +73,7 @@ class Server:
     input_tokens: int | None = None
     output_tokens: int | None = None
     accept_length: float | None = None
+    shared_clones: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from explorer.cases.case import Value
 from explorer.cases.subject import GIB, Subject
 from explorer.engines.command.launch import EngineName
 from explorer.engines.settings import Settings
+from explorer.engines.startup.vllm import planned
 from layouts.serving.buffers import deepep_buffer_bytes, most_dispatch_tokens
 from layouts.serving.chunks import group_chunk
 from layouts.serving.control import Vote, agree
@@ -21,6 +22,8 @@ from layouts.serving.disaggregation import extra_request_slots
 from layouts.serving.pools import rest_for_pools
 from layouts.serving.requests import SPECULATIVE_MAX_RUNNING, Running, admitted_requests
 from layouts.serving.states import StateCache, StateDemand, balanced_ratio, state_slots_a_request
+from layouts.serving.vllm_capacity import Pool, logged_tokens_by_groups, max_concurrency
+from layouts.serving.vllm_groups import Request
 from layouts.serving.vllm_memory import DEFAULT_UTILISATION, Measured, kv_budget, suggested_kv_bytes
 
 _UNBOUNDED: Final = 1 << 40  # a pool that nothing is known of, in tokens
@@ -195,11 +198,25 @@ def _logged_tokens(subject: Subject) -> int:
     return subject.started.logged_tokens or 0
 
 
+def _pool(subject: Subject) -> Pool:
+    """vLLM's blocks, of the size that the log says where it is given."""
+    block = subject.given.get("block_tokens")
+    return planned(subject.setup, subject.parts, subject.started.budget, None if block is None else int(block))
+
+
+def _logged_by_groups(subject: Subject) -> int:
+    """The cache size in logs up to vLLM 0.19, which share the blocks equally among the groups of layers."""
+    return logged_tokens_by_groups(_pool(subject), subject.setup.layout.dcp)
+
+
 def _logged_concurrency(subject: Subject) -> float:
     """What vLLM prints beside its cache size: tokens over the longest request."""
-    if "logged_tokens" not in subject.given:
-        return subject.started.logged_concurrency or 0.0
-    return subject.count("logged_tokens") / (subject.settings.pools.context_length or _UNBOUNDED)
+    longest = subject.settings.pools.context_length or _UNBOUNDED
+    if "logged_tokens" in subject.given:
+        return subject.count("logged_tokens") / longest
+    if "block_tokens" in subject.given:
+        return max_concurrency(_pool(subject), Request(longest))
+    return subject.started.logged_concurrency or 0.0
 
 
 def _seen(name: str, scale: float) -> Callable[[Subject], float]:
@@ -239,6 +256,7 @@ QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
         "extra_request_slots": Quantity("slots", 1, _extra_slots, absolute=True),
         "padded_rows": Quantity("rows", 0, _padded),
         "logged_tokens": Quantity("tokens", _KV, _logged_tokens),
+        "logged_tokens_by_groups": Quantity("tokens", _KV, _logged_by_groups),
         "logged_concurrency": Quantity("", _KV, _logged_concurrency),
         "tpot_ms": Quantity("ms", _TIMES, _seen("tpot_seconds", 1e3)),
         "ttft_ms": Quantity("ms", _TIMES, _seen("ttft_seconds", 1e3)),

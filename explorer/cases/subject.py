@@ -79,6 +79,7 @@ class Subject:
             requests=ran.requests,
             accept_length=ran.accept_length,
             memory_bytes=memory,
+            shared_clones=ran.shared_clones or 1,
         )
         return setup_of(self.launch, asked)
 

@@ -23,6 +23,7 @@ from layouts.symbols import ATTN_TP, DRAFT_ROWS, DRAFT_SHARD, MOE_ROWS, ROWS
         ("qwen3-32b", 32.8, 0.003),
         ("gpt-oss-120b", 116.8, 0.001),
         ("kimi-k2.5", 1030, 0.005),
+        ("kimi-linear-48b-a3b", 49.122681728, 1e-9),  # a listing of the checkpoint's tensors
         ("deepseek-v4-flash", 284, 0.002),
         ("deepseek-v4-pro", 1600, 0.02),
     ],

@@ -37,7 +37,7 @@ def start(setup: Setup, given: Given) -> Startup:
     try:
         budget = _budget(setup, parts, weights, utilisation, peak[0]) if given.budget is None else given.budget
         budget = given.pool or pools.kv_bytes or budget
-        held = pool(groups(_caches(setup, parts)), max(budget, 0))
+        held = planned(setup, parts, budget)
         require_one(held, longest)
     except EngineRuleError as error:
         refusal = str(error)
@@ -75,6 +75,12 @@ def start(setup: Setup, given: Given) -> Startup:
     )
 
 
+def planned(setup: Setup, parts: Parts, kv_bytes: int, block: int | None = None) -> Pool:
+    """The blocks that `kv_bytes` of one GPU make, cut into groups. `block`: tokens of one where a log of another
+    version says them. Raises EngineRuleError where nothing is cached."""
+    return pool(groups(_caches(setup, parts, block or _block(setup, parts))), max(kv_bytes, 0))
+
+
 def limits(setup: Setup, parts: Parts) -> Limits:
     """Tokens and requests of a step, those of the command or the engine's defaults."""
     pools = setup.settings.pools
@@ -110,10 +116,10 @@ def _pool_tokens(held: Pool, request: Request) -> int:
     return int(max_concurrency(held, request) * request.length)
 
 
-def _caches(setup: Setup, parts: Parts) -> Iterator[Cache]:
-    """What each kind of layer keeps. With states in the model, attention's block is raised to hold one."""
+def _caches(setup: Setup, parts: Parts, block: int) -> Iterator[Cache]:
+    """What each kind of layer keeps."""
     model, numbers = setup.request.model, parts.numbers
-    kv, block = model.precision["kv"].name, _block(setup, parts)
+    kv = model.precision["kv"].name
     for kind, layer in enumerate(model.kinds):
         attention, held = layer.attention, int(numbers[f"layers_{kind}"])
         whole = model.kind_counts[kind]
@@ -148,6 +154,7 @@ def _slots(setup: Setup) -> int:
 
 
 def _block(setup: Setup, parts: Parts) -> int:
+    """Tokens of a block. With states in the model, it is raised to hold one."""
     model = setup.request.model
     stated = setup.settings.pools.page or (_LATENT_BLOCK if setup.latent else DEFAULT_BLOCK)
     states = [la.attention for la in model.kinds if isinstance(la.attention, KDA)]
