@@ -24,6 +24,7 @@ from layouts.text import text_of
 WRITERS: Final = {EngineName.SGLANG: sglang.write, EngineName.VLLM: vllm.write}
 _GAIN: Final = 0.05  # of the rate, below which an advice is noise
 _WIDEST: Final = 4096  # candidates of a search
+_IMPLIED: Final = ("ep_size",)  # by an exchange of rows, in SGLang
 _TRIES: Final = 8  # commands that are started on paper
 
 
@@ -98,21 +99,28 @@ def _tokens(up: Startup | None) -> int:
 
 def rewritten(launch: Launch, now: Settings, then: Settings) -> Launch:
     """The launch with the flags in which two settings differ set as the second has them, or left out."""
-    before, after = (WRITERS[now.engine](settings)[0] for settings in (now, then))
-    gone = {name for name in before if name not in after}
+    before, after = _flags(now), _flags(then)
+    gone = {name for name in (*before, *_IMPLIED) if name not in after}
     new = {name: value for name, value in after.items() if value != before.get(name)}
     return replace(launch, values={**{k: v for k, v in launch.values.items() if k not in gone}, **new})
 
 
 def changed(now: Settings, then: Settings) -> tuple[Change, ...]:
     """Flags in which two settings of one engine differ."""
-    before, after = (WRITERS[now.engine](settings)[0] for settings in (now, then))
+    before, after = _flags(now), _flags(then)
     names = dict.fromkeys([*before, *after])
     return tuple(
         Change(flag(name), _shown(before.get(name)), _shown(after.get(name)))
         for name in names
         if before.get(name) != after.get(name)
     )
+
+
+def _flags(settings: Settings) -> dict[str, Value]:
+    """Flags that say the settings, without what others of them imply: an exchange of rows is among all of tp."""
+    flags = WRITERS[settings.engine](settings)[0]
+    implied = _IMPLIED if settings.degrees.exchange == "all_to_all" else ()
+    return {name: value for name, value in flags.items() if name not in implied}
 
 
 def _shown(value: Value | None) -> str | None:
