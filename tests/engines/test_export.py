@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from explorer.engines import sglang
 from explorer.engines.command import EngineName
-from explorer.engines.export import ExportError, Form, Intent, Options, export, settings_of
+from explorer.engines.export import ExportError, Form, Intent, Options, command, export, settings_of
 from explorer.engines.export.answer import files_of
 from explorer.engines.export.hosts import check_places, hosts_of
 from explorer.engines.export.readback import read_back
@@ -175,6 +175,7 @@ def test_pods_find_their_rank_and_each_other(engine: EngineName, first: int) -> 
     field = container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"]
     assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
     headless = next(m for m in manifests if m["spec"].get("clusterIP") == "None")
+    assert headless["spec"]["publishNotReadyAddresses"] is True  # they wait for each other before they are ready
     flag = "--dist-init-addr" if engine is EngineName.SGLANG else "--master-addr"
     address = container["args"][container["args"].index(flag) + 1].partition(":")[0]
     assert address == f"{sets[0]['metadata']['name']}-0.{headless['metadata']['name']}"
@@ -219,6 +220,33 @@ def test_replicas_are_servers_where_one_command_cannot_start_them() -> None:
     layout = sparse.layout("replicas=4,attn_tp=2,dispatch=all_gather")
     for engine, servers in ((EngineName.VLLM, 4), (EngineName.SGLANG, 1)):
         assert exported(sparse, layout, Options(engine), Role.UNIFIED, "m", 0.8)[1] == servers
+
+
+def test_servers_that_share_nothing_are_replicas_of_a_deployment() -> None:
+    request = make_request("qwen3-30b-a3b-fp8", "h200", 8, draft="none")
+    layout = request.layout("replicas=4,attn_tp=2,dispatch=all_gather")
+    _, _, files = exported(request, layout, Options(EngineName.VLLM, form=Form.KUBERNETES), Role.UNIFIED, "m", 0.8)
+    (text,) = files.values()
+    deployment = next(m for m in yaml.safe_load_all(text) if m["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert (deployment["spec"]["replicas"], container["resources"]["limits"]["nvidia.com/gpu"]) == (4, 2)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("attn_dp_size", 8), ("mem_fraction_static", 0.5), ("dp_size", 2)])
+def test_a_file_that_means_something_else_is_never_handed_out(
+    flag: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a writer that is wrong on purpose."""
+
+    def wrong(settings: Settings) -> object:
+        flags, env = sglang.write(settings)
+        return {**flags, flag: value}, env
+
+    monkeypatch.setitem(command.WRITERS, EngineName.SGLANG, wrong)
+    request = make_request("deepseek-v3", "h200", 16, mem_fraction=0.8, draft="none", concurrency=64)
+    layout = request.layout("attn_dp=16,ep=16")
+    with pytest.raises(ExportError, match="internal error: what was written for attn_dp=16,ep=16 reads back"):
+        export(request, layout, Options(EngineName.SGLANG), Asked("h200", "deepseek-v3"))
 
 
 def test_paths_with_blanks_quotes_and_dollars_stay_words() -> None:
