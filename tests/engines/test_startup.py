@@ -142,3 +142,42 @@ def test_a_chunk_whose_reserve_exceeds_the_gpu_is_a_refusal() -> None:
     up = start(V3 + "--tp 8 --chunked-prefill-size 131072")
     assert not up.starts
     assert "lower the chunk" in (up.refusal or "")
+
+
+def test_compressed_pools_of_sglang_by_hand() -> None:
+    """DeepSeek-V4-Flash over TP8 for 8 requests: windows by the requests that may run, then what is left as tokens."""
+    command = (
+        "sglang serve --model-path deepseek-ai/DeepSeek-V4-Flash --tp 8 --mem-fraction-static 0.85 "
+        "--max-running-requests 8 --chunked-prefill-size 8192"
+    )
+    budget = 8 * GIB
+    up = start(command, given=Given(budget=budget))
+    slot = 43 * 585 + 8 / 256 * 21 * 4 * 640 * 4
+    slots = -(-(8 * 768 + 2 * 8192 + 256 + 32 * 384) // 256) * 256
+    states = 1408 * 20 * 1024 * 4
+    token = 21 * (37_440 / 256 + 33) + 20 * 1728 / 256
+    assert up.window_bytes == slots * slot + states
+    assert up.kv_tokens == int((budget - states - slots * slot) / token) // 256 * 256
+    assert up.kv_bytes == pytest.approx(up.kv_tokens * token, abs=1)
+    assert up.running == 8
+    by_ratio = start(f"{command} --swa-full-tokens-ratio 0.1", given=Given(budget=budget))
+    assert by_ratio.kv_tokens == int((budget - states) / (token + 0.1 * slot)) // 256 * 256
+    # without a limit the engine sets 256 of its own, whose windows alone take more than these 8 GiB
+    unlimited = start(command.replace("--max-running-requests 8 ", ""), given=Given(budget=budget))
+    assert unlimited.refusal is not None and "lower --max-running-requests" in unlimited.refusal
+
+
+def test_compressed_blocks_of_vllm_by_hand() -> None:
+    """Blocks of 1,002,240 B (vllm#54703). A request of 121,344 tokens with two steps of 8,192 in flight: 474 blocks of
+    256 tokens; windows of 64 in two groups; states of 4 tokens (7 + 16,384 of them) and of 8 (127 + 16,384)."""
+    command = (
+        "vllm serve deepseek-ai/DeepSeek-V4-Flash-0731 --tensor-parallel-size 2 --max-model-len 121344 "
+        "--max-num-batched-tokens 8192 --kv-cache-dtype fp8"
+    )
+    up = start(command, "h20", Given(pool=int(7.7 * GIB)))
+    blocks = int(7.7 * GIB) // 1_002_240
+    request = 474 + 2 * (-(-(127 + 16_384) // 64) + 1) + -(-(7 + 16_384) // 4) + 1 + -(-(127 + 16_384) // 8) + 1
+    assert up.kv_bytes == blocks * 1_002_240
+    assert up.logged_concurrency == pytest.approx(blocks / request, rel=1e-6)
+    # case A21 says about 150,000 for this command, of a build of summer 2026
+    assert up.logged_tokens == pytest.approx(150_000, rel=0.07)

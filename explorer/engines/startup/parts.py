@@ -12,9 +12,11 @@ from explorer.held import held
 from explorer.residents.division import Division
 from explorer.residents.line import Group
 from explorer.residents.lines import RING, kv_bytes_a_token
+from layouts.csa import CSA
 from layouts.expression import Expr, total
 from layouts.gqa import GQA
 from layouts.kda import KDA
+from layouts.serving.compressed_pools import CompressedLayers
 from layouts.symbols import layers_of
 
 
@@ -85,6 +87,25 @@ class Parts:
         conv = self._bytes(window)
         return StateSlot(conv, self._bytes(slot) - conv)
 
+    @cached_property
+    def compressed(self) -> CompressedLayers | None:
+        """Layers of the heaviest stage whose context is kept compressed; None for a model without such."""
+        model = self.setup.request.model
+        kinds = [(int(self.numbers[f"layers_{k}"]), la.attention) for k, la in enumerate(model.kinds)]
+        rows = [(count, a) for count, a in kinds if isinstance(a, CSA)]
+        if not rows:
+            return None
+        index = next((a for _, a in rows if a.indexed), None)
+        return CompressedLayers(
+            layers=sum(count for count, _ in rows),
+            four=sum(count for count, a in rows if a.indexed),
+            many=sum(count for count, a in rows if a.ratio and not a.indexed),
+            row=rows[0][1].row_bytes(model.precision["kv"].name),
+            head=rows[0][1].head_dim,
+            index=index.index_dim if index else 0,
+            index_row=index.index_bytes if index else 0,
+        )
+
     def line(self, name: str) -> int:
         """Bytes of a line of the ledger; 0 where it has none of that name."""
         return sum(self.books.size(line) for line in self.books.lines if line.name == name)
@@ -109,7 +130,7 @@ class Parts:
     def window(self) -> int:
         """Tokens that the window layers look back; 0 without such layers."""
         attentions = (layer.attention for layer in self.setup.request.model.kinds)
-        return max((a.window for a in attentions if isinstance(a, GQA)), default=0)
+        return max((a.window for a in attentions if isinstance(a, GQA | CSA)), default=0)
 
     def window_token(self) -> int:
         """KV bytes of a token slot in all layers with a sliding window."""

@@ -1,6 +1,7 @@
 """SGLang's start: the share of free memory that is static, states first, then KV; requests clamped by both."""
 
-from typing import Final
+from math import ceil
+from typing import Final, NamedTuple
 
 from explorer.engines.setup import Setup
 from explorer.engines.sglang import COUNTS
@@ -9,7 +10,14 @@ from explorer.engines.startup.parts import Parts
 from explorer.engines.values import Values
 from explorer.residents.estimates import prompts
 from layouts.kda import KDA
-from layouts.serving.chunks import captures_prefill, prefill_graph_limit, prefill_graph_sizes
+from layouts.serving.chunks import captures_prefill, group_chunk, prefill_graph_limit, prefill_graph_sizes
+from layouts.serving.compressed_pools import (
+    COMPRESSED_RUNNING,
+    COMPRESSED_WINDOW_RATIO,
+    CompressedLayers,
+    compressed_pools,
+    window_cap,
+)
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.pools import DEFAULT_WINDOW_RATIO, kv_tokens, least_mem_fraction, rest_for_pools, window_pools
 from layouts.serving.requests import admitted_requests, requests_that_run
@@ -35,25 +43,25 @@ def start(setup: Setup, given: Given) -> Startup:
     weights = parts.weights if given.weights is None else given.weights
     left = free - weights if given.left is None else given.left
     budget = int(rest_for_pools(left, free, share)) if given.budget is None else given.budget
-    states, tokens, window = _NO_STATES, 0, 0
+    states, pool = _NO_STATES, _Pools(0)
     demand = _demand(setup, parts, _state_cache(setup))
     try:
         if demand is not None:
             states = _state_pool(setup, budget, demand)
         rest = budget - states.deducted - parts.draft_pool() if given.pool is None else given.pool
-        tokens, window = _tokens(setup, parts, rest)
+        pool = _pools(setup, parts, rest)
     except EngineRuleError as error:
         least = f"; --mem-fraction-static must be above {least_mem_fraction(left, free)}" if 0 <= left <= free else ""
         refusal = refusal or f"{error}{least}"
     context, length = setup.request.context, setup.request.model.context_limit
     slots = states.slots if demand is not None else None
     clamps = (slots, 1 if demand is None else demand.slots_a_request)
-    limit, dp, dcp = setup.settings.pools.max_running, setup.layout.attn_dp, setup.layout.dcp
+    limit, dp, dcp = _limit(setup, parts), setup.layout.attn_dp, setup.layout.dcp
     grows = bool(parts.token)  # without a pool that grows with the context only the other clamps count
-    rank = tokens if grows else _ENDLESS
+    rank = pool.tokens if grows else _ENDLESS
     admitted = admitted_requests(limit, dp, rank, length, *clamps)
     running = requests_that_run(limit, dp, rank * dcp, context if grows else 1, *clamps, context=length, dcp=dcp)
-    group, windows = tokens * dcp, window * parts.window_token()
+    group = pool.tokens * dcp
     reserved, most = parts.reserved((0, 0) if setup.settings.role is Role.DECODE else prompts(setup.request.chunk))
     return Startup(
         parts=parts,
@@ -66,21 +74,82 @@ def start(setup: Setup, given: Given) -> Startup:
         slots_a_request=clamps[1],
         state_bytes=states.bytes,
         verify_bytes=states.intermediate_bytes,
-        window_bytes=windows,
+        window_bytes=pool.window_bytes,
         draft_bytes=parts.draft_pool(),
-        kv_bytes=tokens * parts.token,
-        kv_tokens=tokens,
+        kv_bytes=pool.kv_bytes,
+        kv_tokens=pool.tokens,
         group_tokens=group,
         admitted=admitted.requests,
         running=running.requests,
         clamp=running.clamp,
         longest=min(group, length) if grows else length,
-        left=left - states.deducted - parts.draft_pool() - windows - tokens * parts.token,
+        left=left - states.deducted - parts.draft_pool() - pool.bytes,
         reserved=reserved,
         reserved_high=most,
         groups=setup.layout.replicas * setup.layout.attn_dp,
         refusal=refusal,
     )
+
+
+class _Pools(NamedTuple):
+    """KV of a rank: tokens, and bytes of what grows with them and of windows, with the states of unfinished rows."""
+
+    tokens: int
+    kv_bytes: int = 0
+    window_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.kv_bytes + self.window_bytes
+
+
+def _pools(setup: Setup, parts: Parts, rest: int) -> _Pools:
+    if parts.compressed is not None:
+        return _compressed(setup, parts, parts.compressed, rest)
+    tokens, window = _tokens(setup, parts, rest)
+    return _Pools(tokens, tokens * parts.token, window * parts.window_token())
+
+
+def _compressed(setup: Setup, parts: Parts, layers: CompressedLayers, rest: int) -> _Pools:
+    """Windows by the ratio where the command gives one, else by the requests that may run; with a draft a request is
+    given twice its verify width in a step."""
+    pools, request, dp = setup.settings.pools, setup.request, setup.layout.attn_dp
+    running = max((_limit(setup, parts) or COMPRESSED_RUNNING) // dp, 1)
+    decodes, drafts = setup.settings.role is Role.DECODE, setup.settings.speculation is not None
+    extra = (pools.extra_slots or 0) if decodes else 0
+    chunk = group_chunk(server_settings(setup, parts).chunk, dp)
+    slots = None
+    if pools.window_ratio is None and (decodes or chunk > 0):
+        slots = window_cap(
+            running,
+            parts.window(),
+            chunk,
+            verify_width=request.verify_width,
+            step_tokens=2 * request.verify_width if drafts else None,
+            overlap=pools.overlap_schedule,
+            prefix_cache=pools.prefix_cache,
+            extra_slots=extra if decodes else None,
+        )
+    found = compressed_pools(
+        rest,
+        layers,
+        running,
+        window_slots=slots,
+        ratio=COMPRESSED_WINDOW_RATIO if pools.window_ratio is None else pools.window_ratio,
+        window=parts.window(),
+        drafts=drafts,
+        extra_slots=extra,
+        max_total_tokens=pools.max_tokens,
+    )
+    sizes = (found.tokens * found.token_bytes, found.window_slots * found.window_bytes)
+    kv, windows = map(ceil, sizes)
+    return _Pools(found.tokens, kv, windows + found.state_bytes)
+
+
+def _limit(setup: Setup, parts: Parts) -> int | None:
+    """Requests of all attention groups that may run; compressed attention has a default of its own."""
+    limit = setup.settings.pools.max_running
+    return COMPRESSED_RUNNING if limit is None and parts.compressed is not None else limit
 
 
 def _tokens(setup: Setup, parts: Parts, rest: int) -> tuple[int, int]:

@@ -5,10 +5,12 @@ from fractions import Fraction
 from typing import Final
 
 from explorer.engines.setup import Setup
+from explorer.engines.startup.compressed import COMPRESSED_BLOCK, compressed_caches
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
 from explorer.residents.estimates import trial_step
 from explorer.residents.line import Group
+from layouts.csa import CSA
 from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
@@ -78,7 +80,8 @@ def start(setup: Setup, given: Given) -> Startup:
 def planned(setup: Setup, parts: Parts, kv_bytes: int, block: int | None = None) -> Pool:
     """The blocks that `kv_bytes` of one GPU make, cut into groups. `block`: tokens of one where a log of another
     version says them. Raises EngineRuleError where nothing is cached."""
-    return pool(groups(_caches(setup, parts, block or _block(setup, parts))), max(kv_bytes, 0))
+    caches = _caches(setup, parts, block or _block(setup, parts))
+    return pool(groups(caches, block_outermost=parts.compressed is not None), max(kv_bytes, 0))
 
 
 def limits(setup: Setup, parts: Parts) -> Limits:
@@ -123,6 +126,9 @@ def _caches(setup: Setup, parts: Parts, block: int) -> Iterator[Cache]:
     for kind, layer in enumerate(model.kinds):
         attention, held = layer.attention, int(numbers[f"layers_{kind}"])
         whole = model.kind_counts[kind]
+        if isinstance(attention, CSA):
+            yield from compressed_caches(attention, whole, held, block, kv)
+            continue
         if isinstance(attention, KDA):
             yield Cache(
                 Kind.STATE, whole, block, _state_page(setup, attention, numbers), slots=_slots(setup), stage_layers=held
@@ -156,7 +162,8 @@ def _slots(setup: Setup) -> int:
 def _block(setup: Setup, parts: Parts) -> int:
     """Tokens of a block. With states in the model, it is raised to hold one."""
     model = setup.request.model
-    stated = setup.settings.pools.page or (_LATENT_BLOCK if setup.latent else DEFAULT_BLOCK)
+    usual = _LATENT_BLOCK if setup.latent else DEFAULT_BLOCK
+    stated = setup.settings.pools.page or (usual if parts.compressed is None else COMPRESSED_BLOCK)
     states = [la.attention for la in model.kinds if isinstance(la.attention, KDA)]
     tokens = [
         la.attention.kv_bytes(model.precision["kv"].name) for la in model.kinds if not isinstance(la.attention, KDA)
