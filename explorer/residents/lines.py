@@ -106,6 +106,9 @@ def _weight_lines(model: Model, dense_ranks: int | None) -> tuple[Line, ...]:
     if model.table_bytes:
         tables = Expr.of(model.table_bytes)
         lines.append(Line("rotary tables", Group.WEIGHTS, tables, "max_position_embeddings, one a rotary base"))
+    if model.vision:
+        held = total(t.resident(model.precision) for t in model.vision)
+        lines.append(Line("weights: vision tower", Group.WEIGHTS, held, "vision_config, cut over attention TP"))
     if model.draft is not None:
         held = total(t.resident(model.precision) for t in model.draft.tensors())
         lines.append(Line("weights: draft layers", Group.WEIGHTS, held, "shapes of the draft"))

@@ -14,6 +14,7 @@ from layouts.models.errors import ModelError
 from layouts.models.families import FAMILIES, Body, Family
 from layouts.models.forms import Forms
 from layouts.models.model import Model
+from layouts.models.vision import vision_tower
 from layouts.precision import Quantization, checked_formats, parse_precision, read_precision
 from layouts.shapes import ShapeError
 from layouts.tensor import FORMATS, Format, Precision
@@ -62,6 +63,7 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         defaults=build.defaults,
         curves=build.curves,
         table_bytes=body.table_bytes,
+        vision=vision_tower(config),
     )
 
 
@@ -152,6 +154,7 @@ def _draft(
 
 def _source_notes(path: pathlib.Path, config: Config, build: _Build) -> tuple[str, ...]:
     """The notes on a preset are on its precision as published, so a build that sets its own drops them."""
-    vision = ("the vision tower is not counted",) if config.has("vision_config") else ()
+    uncounted = config.has("vision_config") and not vision_tower(config)
+    vision = ("the vision tower is not counted",) if uncounted else ()
     as_published = path.parent == presets.FOLDER and not build.formats
     return (*vision, *(presets.notes(path.name) if as_published else ()))

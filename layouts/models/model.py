@@ -25,7 +25,8 @@ class Model:
     `tied`: the vocabulary matrix serves as embedding and head. `notes` say what was assumed or left out;
     `defaults` are request defaults that a preset brings along (accept_length, verify_width, vocab_tp, ...), as its TOML
     has them: numbers, and for graph_sizes a list. `curves`: by chip, the curves of the engine that a build ran on.
-    `table_bytes`: constant tables that every rank holds beside its weights.
+    `table_bytes`: constant tables that every rank holds beside its weights. `vision`: weights of the tower for
+    pictures, which are held but no part of a step, of `parameters` or of `weight_bytes`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Model:
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     curves: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     table_bytes: int = 0
+    vision: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:
