@@ -1,15 +1,15 @@
 """Which cut is best: the question, the step, the ledger, the search, and what they say.
 
-`explorer.plan`, `cost`, `memory`, `compare`, `sensitivity`, `serve`, `audit`, `trace` and `calibrate` answer from
-Python; JAX is imported with the first of them, so that the command line's help stays instant.
+`explorer.plan`, `cost`, `memory`, `compare`, `sensitivity`, `serve`, `audit`, `trace`, `calibrate`, `check` and `log`
+answer from Python; JAX is imported with the first of them, so that the command line's help stays instant.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explorer.api import audit, calibrate, compare, cost, memory, plan, sensitivity, serve, trace
+    from explorer.api import audit, calibrate, check, compare, cost, log, memory, plan, sensitivity, serve, trace
 
-__all__ = ["audit", "calibrate", "compare", "cost", "memory", "plan", "sensitivity", "serve", "trace"]
+__all__ = ["audit", "calibrate", "check", "compare", "cost", "log", "memory", "plan", "sensitivity", "serve", "trace"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,12 @@ from explorer.costing import Cost
 from explorer.costing import cost as _cost
 from explorer.elasticity import Sensitivity
 from explorer.elasticity import sensitivity as _sensitivity
+from explorer.engines.check import Check, Served
+from explorer.engines.check import check as _check
+from explorer.engines.command import CommandError, Launch, read_launch_file, read_launches
+from explorer.engines.logs.reading import read_log
+from explorer.engines.logs.reconcile import Reconciled, reconcile
+from explorer.engines.setup import Asked, setup_of
 from explorer.ledger import Ledger, ledger
 from explorer.planner import Plan
 from explorer.planner import plan as _plan
@@ -150,3 +156,58 @@ def calibrate(hardware: str, files: Sequence[str | pathlib.Path], ran: Ran | Non
     if machine.name != hardware:
         raise MeshwrightError(f"{machine.name!r} ran, not {hardware!r}: name the same hardware in both")
     return _calibrate(machine, [seen for file in files for seen in read_source(file, machine, ran)], ran)
+
+
+class AskedOptions(TypedDict, total=False):
+    """What a launch does not say of its model and machine; see `explorer.engines.setup.Asked`."""
+
+    model: str | None
+    draft: str | None
+    precision: str | None
+    gpus_per_host: int | None
+    domain: int | None
+    accept_length: float | None
+
+
+def check(
+    command: str | pathlib.Path,
+    hardware: str,
+    *,
+    input_tokens: int | None = None,
+    output_tokens: int | None = None,
+    concurrency: int | None = None,
+    advise: bool = True,
+    **options: Unpack[AskedOptions],
+) -> Check:
+    """A launch command of SGLang or vLLM held against rules, memory and load. A `Path` names a file that holds one.
+
+    Nothing of the command is run. A text that starts several servers is an error: `meshwright check` answers for each.
+    """
+    asked = Asked(hardware, requests=concurrency, **options)
+    return _check(_launch(command), asked, Served(input_tokens, output_tokens, concurrency), advise)
+
+
+def log(
+    file: str | pathlib.Path,
+    hardware: str | None = None,
+    *,
+    command: str | pathlib.Path | None = None,
+    **options: Unpack[AskedOptions],
+) -> Reconciled:
+    """A start-up log beside the ledger of the launch that it prints, or of `command`; only read without `hardware`.
+
+    `explorer.engines.logs.reconcile.document` makes the document of one or two of them.
+    """
+    if hardware is None and (command is not None or options):
+        raise MeshwrightError("hardware is missing: without the chip that ran nothing can be predicted")
+    asked = None if hardware is None else Asked(hardware, **options)
+    setup = None if command is None or asked is None else setup_of(_launch(command), asked)
+    return reconcile(str(file), read_log(file), asked, setup)
+
+
+def _launch(command: str | pathlib.Path) -> Launch:
+    found = read_launch_file(command) if isinstance(command, pathlib.Path) else read_launches(command)
+    first, *others = found
+    if others:
+        raise CommandError(f"the text starts {len(found)} servers: give one of them")
+    return first

@@ -23,7 +23,7 @@ def log_parts(log: Document) -> Iterator[RenderableType]:
     state = "serves" if log["ready"] else "does not say that it serves"
     shown = f" | rank {log['rank']} of {len(log['ranks'])}" if len(log["ranks"]) > 1 else ""
     yield Text(f"{log['file']} | {log['engine']}{version} | {log['lines_read']:,} lines | {state}{shown}", style="dim")
-    if "layout_text" in log:
+    if log["layout_text"]:
         yield Keys(log["layout_text"], style="bold green")
     if log["not_predicted"]:
         yield Text(f"nothing is predicted: {log['not_predicted']}")

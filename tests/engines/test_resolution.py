@@ -118,8 +118,8 @@ def test_what_is_changed_is_told():
     of 48 requests (SGLang 0.5.23)."""
     found = setup(
         f"{SGLANG}deepseek-ai/DeepSeek-V3 --tp 8 --attn-dp-size 8 --moe-a2a-backend deepep "
-        "--disaggregation-mode decode --speculative-algorithm NEXTN --speculative-num-steps 1 --speculative-eagle-topk 1 "
-        "--speculative-num-draft-tokens 2",
+        "--disaggregation-mode decode --speculative-algorithm NEXTN --speculative-num-steps 1 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 2",
         "h200",
     )
     assert found.settings.pools.max_running == 48

@@ -21,8 +21,12 @@ from explorer.elasticity import sensitivity
 from explorer.engines.bench.answer import bench
 from explorer.engines.bench.reading import read_results
 from explorer.engines.bench.subject import Options as Subjects
-from explorer.engines.command import EngineName
+from explorer.engines.check import Served, check
+from explorer.engines.command import EngineName, read_launches
 from explorer.engines.export import Options, export
+from explorer.engines.logs.reading import read_log
+from explorer.engines.logs.reconcile import document as log_document
+from explorer.engines.logs.reconcile import reconcile
 from explorer.engines.setup import Asked
 from explorer.ledger import ledger
 from explorer.planner import plan
@@ -42,8 +46,9 @@ WITHOUT = {
     "trace/1": {"objective", "precision"},
     "calibration/1": {"objective", "precision"},
     "bench/1": {"objective", "precision"},
+    "log/1": {"objective", "precision"},
 }
-PLAIN_LISTS = {"step_seconds_range", "notes", "differences", "left_out"}  # of numbers or sentences
+PLAIN_LISTS = {"step_seconds_range", "notes", "differences", "left_out", "broken"}  # of numbers or sentences
 DP2, DP16 = "attn_dp=2,dcp=8,ep=16", "attn_dp=16,ep=16"
 Document = dict[str, Any]
 
@@ -116,6 +121,22 @@ def _export() -> Document:
     return export(request, request.layout(DP16), Options(EngineName.SGLANG), Asked("h200", "deepseek-v3")).document()
 
 
+def _check() -> Document:
+    """With an unknown flag, an old one, a finding and a better command."""
+    (launch,) = read_launches(
+        "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --mem-fraction-static 0.7 "
+        "--warp-drive --cuda-graph-max-bs 64"
+    )
+    return check(launch, Asked("h200"), Served(clients=32)).document()
+
+
+def _log() -> Document:
+    """A log beside itself."""
+    file = pathlib.Path(__file__).parents[1] / "engines" / "logs" / "sglang_0.4.6_dp8.log"
+    logs = [reconcile(name, read_log(file), Asked("h200")) for name in (file.name, "again.log")]
+    return log_document(tuple(logs))
+
+
 MAKE: dict[str, Callable[[], Document]] = {
     "plan/1": _plan,
     "cost/1": lambda: cost(_request(), _request().layout(DP16)).document(),
@@ -129,6 +150,8 @@ MAKE: dict[str, Callable[[], Document]] = {
     "service/1": _service,
     "bench/1": _bench,
     "export/1": _export,
+    "check/1": _check,
+    "log/1": _log,
 }
 READ = ["measure/1"]  # by a command, and written by none: `tests.calibration` reads its example
 

@@ -88,13 +88,16 @@ class Reconciled:
             "unread": self.log.unread,
             "ranks": [str(rank) for rank in self.log.ranks],
             "rank": str(self.rank),
-            **({} if setup is None else layout_entry(setup.layout, setup.request.model)),
+            "layout_text": None if setup is None else layout_entry(setup.layout, setup.request.model)["layout_text"],
             "not_predicted": self.why_not,
             "rows": plain(self.lines),
             "counts": [{**plain(count), "error": count.error} for count in self.counts],
             "errors": [{"line": e.line, "rank": str(e.rank), "says": e.text("text")} for e in self.log.errors],
-            "notes": [*self.log.notes, *(() if setup is None else setup.notes), *self._unpredicted()],
         }
+
+    def notes(self) -> list[str]:
+        """What was assumed of the log and of its launch, and why a count is not predicted."""
+        return [*self.log.notes, *(() if self.setup is None else self.setup.notes), *self._unpredicted()]
 
     def _unpredicted(self) -> Iterator[str]:
         if self.refusal is not None:
@@ -104,10 +107,19 @@ class Reconciled:
 def document(logs: tuple[Reconciled, ...]) -> Document:
     """The `log/1` document of one log, or of two side by side."""
     rows = [] if len(logs) < 2 else [plain(pair) for pair in beside(*logs[:2])]
-    notes = [note for log in logs for note in log.document()["notes"]]
+    notes = [note for log in logs for note in log.notes()]
+    setups = [log.setup for log in logs]
+    layouts = {None if setup is None else setup.layout: setup for setup in setups}
+    same = next(iter(layouts.values())) if len(layouts) == 1 else None
+    both = {"layout": None, "layout_text": None}
     return {
         "schema": str(Schema.LOG),
+        "request": {
+            "files": [log.name for log in logs],
+            "hardware": next((setup.asked.hardware for setup in setups if setup is not None), None),
+        },
         "versions": versions(),
+        **(both if same is None else layout_entry(same.layout, same.request.model)),
         "logs": [log.document() for log in logs],
         "against": rows,
         "notes": list(dict.fromkeys(notes)),
