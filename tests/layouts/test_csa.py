@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from hw.work import Family
 from layouts.blocks import step_blocks
 from layouts.csa import CSA
 from layouts.models import Model, ModelError, load_model
@@ -13,6 +14,7 @@ from layouts.models.presets import FOLDER
 from layouts.op import Op
 from layouts.rules import Site
 from layouts.shapes import ShapeError
+from layouts.traits import traits_of
 
 GIB = 2**30
 FLASH, PRO = "deepseek-v4-flash", "deepseek-v4-pro"
@@ -128,6 +130,11 @@ def test_a_decode_step_reads_its_window_and_what_is_chosen() -> None:
     assert chosen["index_scores"].bytes.evaluate(numbers) == 250_000 * 132
     assert chosen["index_scores"].flops.evaluate(numbers) == 250_000 * 2 * 64 * 128
     assert "index_scores" not in every and "index_scores" not in ops(FLASH, 0)
+    # four verified rows a request ask as much again of the same rows
+    four = numbers | {"verify": 4, "rows": 40}
+    assert chosen["csa_decode"].flops.evaluate(four) == 4 * 10 * (128 + 512) * 8 * 4 * 512
+    assert chosen["csa_decode"].bytes.evaluate(four) == 10 * (128 + 512) * 584 + 4 * queries
+    assert chosen["index_scores"].flops.evaluate(four) == 4 * 250_000 * 2 * 64 * 128
     # two DCP ranks share compressed rows, and each keeps the window of all requests for the heads of both
     halves = numbers | {"window_tokens": 10 * 64, "sparse_tokens": 10 * 1024, "kv_tokens": 10 * 50_000, "dcp": 2}
     assert chosen["csa_decode"].flops.evaluate(halves) == 10 * (128 + 256) * 16 * 4 * 512
@@ -152,6 +159,24 @@ def test_the_streams_are_read_and_written_twice_a_layer() -> None:
     assert found["ffn_mix_proj"].flops.evaluate(numbers) == 10 * 2 * 24 * 4 * 4096
     # the queries of 8 heads read and written, one row of 1,024 bytes read, one of 584 written
     assert found["csa_prepare"].bytes.evaluate(numbers) == 10 * (2 * 2 * 8 * 512 + 1024 + 584)
+
+
+def test_the_output_goes_through_a_product_a_group() -> None:
+    """Eight groups of 4,096 values to 1,024 each, one of them on each of eight ranks; sinks are whole on every rank."""
+    numbers = {"rows": 10, "attn_tp": 8, "attention_shard": 1}
+    product = ops(FLASH, 0)["o_a_proj"]
+    assert product.family is Family.GEMM_HEADS
+    weight = 1024 * 4096 * (1 + Fraction(4, 128 * 128))
+    assert product.bytes.evaluate(numbers) == weight + 2 * 10 * (4096 + 1024)
+    model = load_model(FLASH)
+    sinks = next(t for t in model.layers[0].attention.tensors() if t.name == "sinks")
+    assert sinks.resident(model.precision).evaluate(numbers) == 64 * 4
+
+
+def test_what_quantities_depend_on() -> None:
+    """An index keeps 512 rows of 4 tokens, or 1,024: they reach as far as so many tokens do."""
+    flash, pro = traits_of(load_model(FLASH)), traits_of(load_model(PRO))
+    assert [(t.window, t.index_topk, t.kv_heads) for t in (flash, pro)] == [(128, 2048, 0), (128, 4096, 0)]
 
 
 def test_attention_is_cut_by_its_output_groups() -> None:
