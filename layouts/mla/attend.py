@@ -123,8 +123,6 @@ def _attend_gathered(query: jax.Array, pool: jax.Array, pages: Pages, scale: flo
     rows = rows.reshape(len(query), -1)
     seen = jnp.arange(rows.shape[1])[None, None, :] < pages.limits[:, :, None]
     keys = pool[rows][:, :, None, :]
-    # a row that none sees may hold NaN, which no weight of 0 takes away
-    keys = jnp.where(seen.any(axis=1)[:, :, None, None], keys, 0)
     return attend(query, keys, keys[..., :latent], seen, scale)
 
 
