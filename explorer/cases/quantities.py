@@ -21,7 +21,7 @@ from layouts.serving.control import Vote, agree
 from layouts.serving.disaggregation import extra_request_slots
 from layouts.serving.pools import rest_for_pools
 from layouts.serving.requests import SPECULATIVE_MAX_RUNNING, Running, admitted_requests
-from layouts.serving.states import StateCache, StateDemand, balanced_ratio, state_slots_a_request
+from layouts.serving.states import DEFAULT_STATE_RATIO, StateCache, StateDemand, balanced_ratio, state_slots_a_request
 from layouts.serving.vllm_capacity import Pool, logged_tokens_by_groups, max_concurrency
 from layouts.serving.vllm_groups import Request
 from layouts.serving.vllm_memory import DEFAULT_UTILISATION, Measured, kv_budget, suggested_kv_bytes
@@ -136,7 +136,16 @@ def _clamp(subject: Subject) -> str:
 
 def _requests_in_kv(subject: Subject) -> int:
     """Requests of a length that a group's pool holds."""
-    return subject.count("kv_tokens") * subject.settings.degrees.dcp // subject.count("tokens_a_request")
+    return _pool_tokens(subject) * subject.settings.degrees.dcp // subject.count("tokens_a_request")
+
+
+def _pool_tokens(subject: Subject) -> int:
+    """Tokens of a rank's pool: a reading, or what the ratio of state to KV gives beside the state slots read."""
+    slot, ratio = subject.parts.state if "kv_tokens" not in subject.given else None, subject.settings.pools.state_ratio
+    if slot is None:
+        return subject.count("kv_tokens")
+    states = (subject.count("state_slots") + 1) * slot.bytes
+    return int(states / (DEFAULT_STATE_RATIO if ratio is None else ratio)) // subject.parts.token
 
 
 def _ratio(subject: Subject) -> float:

@@ -19,7 +19,8 @@ HELD: Final = (Kind.MEMORY, Kind.CAPACITY, Kind.FITS)
 @dataclass(frozen=True)
 class Result:
     """One figure. `error` is relative, in units where the tolerance is (`unit`), None for words and where nothing is
-    predicted; `passed` None where inputs are missing; `reason` says why nothing is predicted, or which are missing."""
+    predicted; `margin`: of a preferred server, how much worse the next one is, relative to it; `passed` None where
+    inputs are missing; `reason` says why nothing is predicted, or which are missing."""
 
     id: str
     kind: Kind
@@ -28,6 +29,7 @@ class Result:
     reported: Value
     predicted: Value | None
     error: float | None
+    margin: float | None
     tolerance: float
     passed: bool | None
     reason: str | None
@@ -63,9 +65,9 @@ def passes(results: Sequence[Result]) -> Mapping[str, bool | None]:
 def _run(case: Case, figure: Figure, held: dict[object, Subject]) -> Result:
     asked = figure.by if figure.quantity == PREFERRED else figure.quantity
     quantity = _quantity(case, figure, asked)
-    predicted, reason = None, None
+    predicted, margin, reason = None, None, None
     try:
-        predicted = _predicted(case, figure, quantity, held)
+        predicted, margin = _predicted(case, figure, quantity, held)
     except MeshwrightError as error:
         reason = str(error)
     error = _error(figure, quantity, predicted)
@@ -80,6 +82,7 @@ def _run(case: Case, figure: Figure, held: dict[object, Subject]) -> Result:
         reported=figure.reported,
         predicted=predicted,
         error=error,
+        margin=margin,
         tolerance=quantity.tolerance,
         passed=None if figure.missing is not None else passed,
         reason=reason or figure.note,
@@ -103,18 +106,22 @@ def _name(figure: Figure) -> str:
     return f"{figure.quantity}{server}" + (f" over {figure.over}" if figure.over else "")
 
 
-def _predicted(case: Case, figure: Figure, quantity: Quantity, held: dict[object, Subject]) -> Value:
+def _predicted(
+    case: Case, figure: Figure, quantity: Quantity, held: dict[object, Subject]
+) -> tuple[Value, float | None]:
+    """What is predicted, and the margin of a preference."""
+
     def ask(name: str | None) -> Value:
         return quantity.predict(_subject(case, figure, name, held))
 
     if figure.quantity == PREFERRED:
         found = {name: float(ask(name)) for name in figure.among}
-        best = max if figure.by in RATES else min
-        return best(found, key=lambda name: found[name])
+        best, second = sorted(found, key=lambda name: found[name], reverse=figure.by in RATES)[:2]
+        return best, abs(found[second] - found[best]) / abs(found[best]) if found[best] else None
     own = figure.of or next(iter(case.servers), None)
     if figure.over is None:
-        return ask(own)
-    return float(ask(own)) / float(ask(figure.over))
+        return ask(own), None
+    return float(ask(own)) / float(ask(figure.over)), None
 
 
 def _subject(case: Case, figure: Figure, name: str | None, held: dict[object, Subject]) -> Subject:

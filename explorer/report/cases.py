@@ -78,6 +78,8 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _apart(row: Mapping[str, Any]) -> str:
     error, whole = row["error"], row["tolerance"] >= 1
+    if row["margin"] is not None:
+        return f"ahead by {100 * row['margin']:.1f} %"
     if error is None:
         return ""
     return f"{error:+.0f}" if whole or not row["reported"] else f"{100 * error:+.2f} %"
