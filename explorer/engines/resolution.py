@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.settings import Settings
 from explorer.engines.values import Values
+from explorer.engines.vllm import backend
 from explorer.request import Request
 from hw.errors import MeshwrightError
 from layouts.gqa import GQA
@@ -18,7 +19,7 @@ from layouts.serving.flags import Flags, settled
 from layouts.serving.reserve import Role
 from layouts.serving.states import StateCache
 from layouts.serving.vllm_limits import Limits, default_limits
-from layouts.serving.vllm_parallel import ParallelFlags, all2all
+from layouts.serving.vllm_parallel import All2All, ParallelFlags, all2all
 from layouts.serving.vllm_rules import ModelFacts, ServeFlags, broken_rules
 
 _SCALE_GROUP: Final = 128
@@ -130,7 +131,7 @@ def _vllm(launch: Launch, settings: Settings, request: Request) -> Resolved:
         pcp=d.attn_cp,
         dcp=d.dcp,
         expert_parallel=values.switch("enable_expert_parallel"),
-        all2all=all2all(values.word("all2all_backend") or "allgather_reducescatter"),
+        all2all=all2all(backend(values) or All2All.GATHER_SCATTER),
         eplb=values.switch("enable_eplb"),
         redundant_experts=pools.redundant_experts,
     )

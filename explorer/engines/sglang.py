@@ -25,6 +25,9 @@ COUNTS: Final[Mapping[str, str]] = {
     "redundant_experts": "ep_num_redundant_experts",
 }
 DENSE_TP: Final = "moe_dense_tp_size"
+# Kernels of sparse attention whose fp8 rows have no scales in them: `calculate_mla_kv_cache_dim`.
+PLAIN_ROWS: Final = ("trtllm", "tilelang")
+_SPARSE_BACKENDS: Final = ("dsa_decode_backend", "dsa_prefill_backend")
 CHUNK: Final = "chunked_prefill_size"  # -1 switches chunks off
 NUMBERS: Final[Mapping[str, str]] = {"state_ratio": "mamba_full_memory_ratio", "window_ratio": "swa_full_tokens_ratio"}
 DISPATCH_TOKENS: Final = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
@@ -92,7 +95,9 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
         flags |= {"speculative_num_steps": spec.verify - 1, "speculative_eagle_topk": 1}
         flags |= {"speculative_draft_model_path": spec.model} if spec.model else {}
     if "kv" in settings.formats:
-        flags["kv_cache_dtype"] = "fp8_e4m3" if settings.formats["kv"] == "fp8" else "bfloat16"
+        kv = settings.formats["kv"]
+        flags["kv_cache_dtype"] = "fp8_e4m3" if kv.startswith("fp8") else "bfloat16"
+        flags |= dict.fromkeys(_SPARSE_BACKENDS, PLAIN_ROWS[0]) if kv == "fp8_raw" else {}
     if settings.formats.get("state") == "bf16":
         flags["mamba_ssm_dtype"] = "bfloat16"
     elif "state" in settings.formats:
@@ -171,7 +176,8 @@ def _speculation(values: Values) -> Speculation | None:
 def _formats(values: Values) -> Iterator[tuple[str, str]]:
     kv, state = values.word("kv_cache_dtype"), values.word("mamba_ssm_dtype")
     if kv is not None and kv != "auto":
-        yield "kv", format_of(kv)
+        raw = any(values.word(name) in PLAIN_ROWS for name in _SPARSE_BACKENDS)
+        yield "kv", "fp8_raw" if raw and format_of(kv) == "fp8" else format_of(kv)
     if state is not None:
         yield "state", format_of(state)
     if "quantization" in values:

@@ -23,6 +23,7 @@ COUNTS: Final[Mapping[str, str]] = {
     "chunk": "max_num_batched_tokens",
     "graph_limit": "max_cudagraph_capture_size",
 }
+BACKEND_VARIABLE: Final = "VLLM_ALL2ALL_BACKEND"
 EXPORTED_EXCHANGE: Final = "deepep_low_latency"
 _ROLES: Final = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 _WRITTEN_ROLES: Final = {role: name for name, role in _ROLES.items()}
@@ -116,8 +117,13 @@ def _degrees(values: Values) -> Degrees:
 
 def _exchange(values: Values) -> All2All:
     """The backend that is named; the engine's own where none is, or none that it knows (which its rules then say)."""
-    name = values.word("all2all_backend")
+    name = backend(values)
     return all2all(name) if name and name in tuple(All2All) else All2All.GATHER_SCATTER
+
+
+def backend(values: Values) -> str | None:
+    """What the flag says, or the variable that older versions read (vLLM 0.11, `envs.py`)."""
+    return values.word("all2all_backend") or values.launch.env.get(BACKEND_VARIABLE, "").lower() or None
 
 
 def _pools(values: Values) -> Pools:
@@ -128,7 +134,7 @@ def _pools(values: Values) -> Pools:
         graphs=not values.switch("enforce_eager"),
         prefix_cache=values.switch("enable_prefix_caching", True),
         state_strategy=values.word("mamba_cache_mode"),
-        low_latency=(values.word("all2all_backend") or "") == EXPORTED_EXCHANGE,
+        low_latency=backend(values) == EXPORTED_EXCHANGE,
         redundant_experts=redundant if isinstance(redundant, int) and not isinstance(redundant, bool) else 0,
         **{field: values.count(name) for field, name in COUNTS.items()},  # pyright: ignore[reportArgumentType]
     )

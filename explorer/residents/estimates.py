@@ -16,6 +16,9 @@ _READ: Final[dict[str, dict[str, Any]]] = tomllib.loads(
 )
 
 
+GRAPHS: Final = "CUDA graphs"
+
+
 def process_groups() -> Line:
     """NCCL keeps channel buffers and proxies for every communicator."""
     size = PROCESS_GROUPS * _READ["process_groups"]["bytes_a_communicator"]
@@ -32,7 +35,7 @@ def cuda_graphs(model: Model) -> Line:
     a_layer = int(small * GIB - alone - few * a_value * read["hidden"]) // read["layers"]
     layers = total(layers_of(k) for k in range(len(model.kinds)))
     size = GRAPH_ROWS * (a_value * model.hidden) + layers * HAS_TP * a_layer + alone
-    return _line("CUDA graphs", Group.RESERVE, size, "cuda_graphs")
+    return _line(GRAPHS, Group.RESERVE, size, "cuda_graphs")
 
 
 def workspaces() -> Line:

@@ -196,3 +196,14 @@ def test_broken_rules_are_all_told() -> None:
 
 def test_degrees_count_gpus() -> None:
     assert Degrees(replicas=2, pp=2, tp=8).gpus == 32
+
+
+def test_the_backend_of_older_vllm_is_in_the_environment() -> None:
+    said = settings("VLLM_ALL2ALL_BACKEND=deepep_low_latency " + VLLM + "-dp 8 --enable-expert-parallel")
+    assert said.degrees.exchange == "all_to_all"
+
+
+def test_kernels_of_sparse_attention_decide_how_rows_of_fp8_look() -> None:
+    command = SGLANG + "--tp 8 --kv-cache-dtype fp8_e4m3"
+    assert settings(command).formats == {"kv": "fp8"}
+    assert settings(command + " --dsa-decode-backend trtllm").formats == {"kv": "fp8_raw"}

@@ -140,7 +140,6 @@ def _start(up: Startup) -> Document:
             "rule": str(line.size),
             "provenance": line.provenance,
         }
-        for line in books.lines
-        if line.group in (Group.START, Group.WEIGHTS, Group.RESERVE) and books.size(line)
+        for line in up.parts.lines(Group.START, Group.WEIGHTS, Group.RESERVE)
     ]
     return {**kept, "running_instance": up.running_instance, "token_bytes": up.parts.token, "lines": lines}

@@ -6,9 +6,9 @@ from math import ceil
 
 from explorer.engines.logs.entries import Entry, Event, Log, Rank
 from explorer.engines.startup.parts import Parts
+from explorer.residents.estimates import GRAPHS
 from explorer.residents.line import Group
 
-GRAPHS = "CUDA graphs"
 _DRAFT = "weights: draft layers"
 
 

@@ -10,7 +10,8 @@ from explorer.engines.setup import Setup
 from explorer.evaluate import Tables
 from explorer.held import held
 from explorer.residents.division import Division
-from explorer.residents.line import Group
+from explorer.residents.estimates import GRAPHS
+from explorer.residents.line import Group, Line
 from explorer.residents.lines import RING, kv_bytes_a_token
 from layouts.csa import CSA
 from layouts.expression import Expr, total
@@ -119,10 +120,16 @@ class Parts:
         ]
         return self._bytes(total(rings))
 
+    def lines(self, *groups: Group) -> list[Line]:
+        """The ledger's lines of some groups that hold something; no graphs where the command switches them off."""
+        graphs = self.setup.settings.pools.graphs
+        held = [line for line in self.books.lines if line.group in groups and self.books.size(line)]
+        return [line for line in held if graphs or line.name != GRAPHS]
+
     def reserved(self, prompts: tuple[int, int]) -> tuple[int, int]:
         """Bytes that graphs, buffers, tables and a step of prompts take outside the pools: as estimated, and at most.
         `prompts`: those of a step of prompts, likewise."""
-        lines = [line for line in self.books.lines if line.group is Group.RESERVE]
+        lines = self.lines(Group.RESERVE)
         sizes = [self.books.size(line) for line in lines]
         most = sum(ceil(size * line.high) for size, line in zip(sizes, lines, strict=True))
         return sum(sizes) + prompts[0], most + prompts[1]

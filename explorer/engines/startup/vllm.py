@@ -8,7 +8,7 @@ from explorer.engines.setup import Setup
 from explorer.engines.startup.compressed import COMPRESSED_BLOCK, compressed_caches
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
-from explorer.residents.estimates import trial_step
+from explorer.residents.estimates import GRAPHS, trial_step
 from explorer.residents.line import Group
 from layouts.csa import CSA
 from layouts.gqa import GQA
@@ -101,7 +101,7 @@ def _in_flight(setup: Setup) -> int:
 def _budget(setup: Setup, parts: Parts, weights: int, utilisation: float, peak: int) -> int:
     """Bytes for KV. The peak of the trial step and the graphs are estimates of the ledger."""
     groups_ = sum(parts.books.size(line) for line in parts.books.lines if line.group is Group.START)
-    graphs = parts.line("CUDA graphs") if setup.settings.pools.graphs else 0
+    graphs = parts.line(GRAPHS) if setup.settings.pools.graphs else 0
     buffers = parts.line("DeepEP buffer")
     driver = parts.total - int(setup.request.machine.free_bytes)
     measured = Measured(
