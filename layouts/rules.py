@@ -69,6 +69,11 @@ class Site:
         """Whether some layers carry a state from token to token."""
         return any(isinstance(layer.attention, KDA) for layer in self.model.layers)
 
+    @property
+    def compressed(self) -> bool:
+        """Whether some layers keep one row for several tokens."""
+        return any(isinstance(layer.attention, CSA) for layer in self.model.layers)
+
 
 # A condition over the fields of one layout (a bool) or of arrays of layouts (an array of bool).
 Condition = Callable[[Any, Site], Any]
@@ -142,6 +147,11 @@ RULES: Final[tuple[Rule, ...]] = (
         ("dcp",),
         lambda la, s: (la.dcp == 1) | (not s.prefill),
         lambda la, s: f"dcp = {la.dcp} cuts decode only; prefill cuts tokens with attn_cp",
+    ),
+    Rule(
+        ("dcp",),
+        lambda la, s: (la.dcp == 1) | (not s.compressed),
+        lambda la, s: f"dcp = {la.dcp} cuts a compressed context, which SGLang 0.5.23 and vLLM 0.33.0 do not",
     ),
     Rule(
         ("attn_cp",),

@@ -31,6 +31,13 @@ BREAKS: list[tuple[str, Site, Layout, dict[str, Any], str]] = [
     ("stages", site(LLAMA, gpus=64), Layout(pp=64), {}, "pp = 64 exceeds the 32 layers"),
     ("dcp in attn_tp", site(K3), DP2, {"dcp": 16}, "dcp = 16 does not divide attn_tp = 8"),
     ("dcp in prefill", site(K3, True), DP2, {}, "dcp = 8 cuts decode only; prefill cuts tokens with attn_cp"),
+    (
+        "dcp of compressed rows",
+        site("deepseek-v4-flash", gpus=8),
+        Layout(attn_tp=8, ep=8),
+        {"dcp": 2},
+        "dcp = 2 cuts a compressed context, which SGLang 0.5.23 and vLLM 0.33.0 do not",
+    ),
     ("cp in decode", site(K3), TP16, {"attn_tp": 8, "attn_cp": 2}, "attn_cp = 2 cuts prefill only"),
     (
         "cp under dsa",
