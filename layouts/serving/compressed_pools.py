@@ -20,7 +20,6 @@ COMPRESSED_WINDOW_RATIO: Final = 0.1
 COMPRESSED_RUNNING: Final = 256
 # Prefixes kept for each request, of which the window must stay: `_resolve_swa_prefix_tails`.
 _TAILS: Final = 4
-_ALIGNED: Final = 576  # pages of packed rows are padded to it: `KVLayout.page_align`
 _FOUR, _MANY = 4, 128  # tokens of a row
 _FP32 = 4
 
@@ -29,7 +28,8 @@ _FP32 = 4
 class CompressedLayers:
     """Layers of a pipeline stage: all of them, those with a row every 4 tokens, those with one every 128.
 
-    `row` bytes of a row, `head` its values, `index` those of an index key, `index_row` the key's bytes.
+    `row` bytes of a row, `head` its values, `index` those of an index key, `index_row` the key's bytes. Pages of rows are
+    padded to `align` bytes: 576 for rows of 584; 512 for those of 528 that SGLang packs on SM100 (`KVLayout`).
     """
 
     layers: int
@@ -39,9 +39,10 @@ class CompressedLayers:
     head: int
     index: int
     index_row: int
+    align: int = 576
 
     def __post_init__(self) -> None:
-        require_positive(layers=self.layers, row=self.row, head=self.head)
+        require_positive(layers=self.layers, row=self.row, head=self.head, align=self.align)
         require_not_negative(four=self.four, many=self.many, index=self.index, index_row=self.index_row)
         if self.four + self.many > self.layers:
             raise EngineRuleError(f"{self.four} + {self.many} layers with compressed rows are more than {self.layers}")
@@ -118,9 +119,9 @@ def compressed_pools(
         raise EngineRuleError(f"window ratio {ratio} must lie in (0, 1]: change --swa-full-tokens-ratio")
     grown = Fraction(layers.layers + drafts, layers.layers)
     four_ring, many_ring = (16, 256) if drafts else (8, 128)
-    slot = (_paged(layers.row, page) * layers.layers + Fraction(four_ring, page) * layers.four_state) * grown
-    four = _paged(layers.row, page // _FOUR) / _FOUR + Fraction(layers.index_row, _FOUR)
-    many = _paged(layers.row, page // _MANY) / _MANY
+    slot = (_paged(layers, page) * layers.layers + Fraction(four_ring, page) * layers.four_state) * grown
+    four = _paged(layers, page // _FOUR) / _FOUR + Fraction(layers.index_row, _FOUR)
+    many = _paged(layers, page // _MANY) / _MANY
     token = (four * layers.four + many * layers.many) * grown
     rows = (running + extra_slots + 1) * many_ring + many_ring + 1
     state = ceil(rows / _MANY) * _MANY * layers.many_state
@@ -167,6 +168,6 @@ def token_bytes_older(
     return held * Fraction(layers.layers + drafts, layers.layers)
 
 
-def _paged(row: int, page: int) -> Fraction:
+def _paged(layers: CompressedLayers, page: int) -> Fraction:
     """Bytes of a row with its share of the page's padding."""
-    return Fraction(ceil(row * page / _ALIGNED) * _ALIGNED, page)
+    return Fraction(ceil(layers.row * page / layers.align) * layers.align, page)

@@ -60,6 +60,14 @@ def test_pages_of_a_log() -> None:
     assert states == 30 * (16 * 8192 + 16 * 2048)
 
 
+def test_rows_of_another_packing() -> None:
+    """528 bytes in pages of 512: 135,168, 33,792 and 1,536 bytes for 256, 64 and 2 rows."""
+    packed = CompressedLayers(43, 21, 20, row=528, head=512, index=128, index_row=132, align=512)
+    found = compressed_pools(2 * GIB, packed, 8, window_slots=None)
+    assert found.token_bytes == 21 * (Fraction(33_792, 256) + 33) + 20 * Fraction(1536, 256)
+    assert found.window_bytes == 43 * 528 + Fraction(8, 256) * 21 * 4 * 640 * 4
+
+
 def test_a_draft_keeps_wider_states_and_one_layer_more() -> None:
     plain = compressed_pools(8 * GIB, FLASH, 8, window_slots=None)
     drafted = compressed_pools(8 * GIB, FLASH, 8, window_slots=None, drafts=True)
