@@ -28,8 +28,8 @@ _FP32 = 4
 class CompressedLayers:
     """Layers of a pipeline stage: all of them, those with a row every 4 tokens, those with one every 128.
 
-    `row` bytes of a row, `head` its values, `index` those of an index key, `index_row` the key's bytes. Pages of rows are
-    padded to `align` bytes: 576 for rows of 584; 512 for those of 528 that SGLang packs on SM100 (`KVLayout`).
+    `row` bytes of a row, `head` its values, `index` those of an index key, `index_row` the key's bytes. Pages of rows
+    are padded to `align` bytes: 576 for rows of 584; 512 for those of 528 that SGLang packs on SM100 (`KVLayout`).
     """
 
     layers: int
