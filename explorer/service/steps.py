@@ -1,5 +1,7 @@
 """Seconds of the steps that a service runs: decode at any number of running requests, prefill at any chunk."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -41,9 +43,8 @@ class Steps(eqx.Module):
 
     def with_seconds(self, of: str) -> "Steps":
         """The same loads with the seconds of another column, `fast` or `slow`; what is fixed scales with them."""
-        seconds = jnp.asarray(getattr(self, of))
-        fixed = self.fixed * seconds / self.gpu
-        return eqx.tree_at(lambda s: (s.gpu, s.fixed), self, (seconds, fixed))
+        seconds = getattr(self, of)
+        return replace(self, gpu=seconds, fixed=self.fixed * seconds / self.gpu)
 
     def at(self, load: ArrayLike) -> "Steps":
         """Every column at another load: linear between loads, level before the first, and on as before beyond the

@@ -1,5 +1,6 @@
 """From a name or a config.json to a Model."""
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
     `precision`: changes such as `attention=fp8,kv=fp8`. Raises ModelError or PrecisionError (both MeshwrightError) with
     one line on the input, the key and what is supported.
     """
+    shipped = presets.published(name_or_path) is not None and draft in (None, "none", "mtp")
+    return (_load_once if shipped else _load)(name_or_path, draft, precision)
+
+
+def _load(name_or_path: str, draft: str | None, precision: str | None) -> Model:
     name, base, build = _build(name_or_path)
     path = presets.find_config(base)
     config = read_json(path)
@@ -65,6 +71,9 @@ def load_model(name_or_path: str, draft: str | None = None, precision: str | Non
         table_bytes=body.table_bytes,
         vision=vision_tower(config),
     )
+
+
+_load_once = functools.lru_cache(maxsize=64)(_load)  # what ships does not change while a program runs
 
 
 def _build(name_or_path: str) -> tuple[str, str, _Build]:
