@@ -188,6 +188,32 @@ def test_tokens_of_a_pool_by_the_ratio_beside_states():
     assert by_tokens.predicted == 1167
 
 
+K3 = "sglang serve --model-path moonshotai/Kimi-K3 --tp 8 --kv-cache-dtype fp8_e4m3"
+V3 = "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 8"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "command", "given", "expected"),
+    [
+        ("kv_bytes_a_token", V3, {}, 61 * 576 * 2),
+        # what is left, less the tenth of what was free that is not the engine's
+        ("budget_gib", f"{V3} --mem-fraction-static 0.9", {"free_gib": 100, "left_gib": 40}, 30.0),
+        ("running_requests", f"{V3} --max-running-requests 16 --dp 2 --enable-dp-attention", {}, 8),
+        # no limit is stated: 512 for each longest request that the pool holds, from 2,048 to 4,096
+        ("running_requests", f"{V3} --context-length 100000", {"kv_tokens": 600_000}, 3072),
+        ("requests_in_kv", f"{K3} --dcp-size 8", {"kv_tokens": 1000, "tokens_a_request": 100}, 80),
+        # 18,636,800 bytes a row and 3,584 of counters: 1,843 rows stay below 2^31 - 1 words of 16 bytes
+        ("dispatch_fits", V3, {"dispatch_tokens": 1843, "width": 5120, "experts": 448}, True),
+        ("dispatch_fits", V3, {"dispatch_tokens": 1844, "width": 5120, "experts": 448}, False),
+        ("valid", V3, {}, True),
+        ("valid", V3.replace("8", "6"), {}, False),  # 128 heads are no multiple of 6
+    ],
+)
+def test_quantities_by_hand(quantity: str, command: str, given: dict[str, float], expected: float):
+    found = made(Figure(quantity, expected, given=given), Server(command)).predicted
+    assert found == pytest.approx(expected) if isinstance(expected, float) else found == expected
+
+
 def test_counts_are_of_cases(results: Sequence[Result]):
     rows = [r.document() for r in results]
     assert counts(rows)[-1].startswith("MEM + CAP + OOM: ") and " more unknown" in counts(rows)[-1]
