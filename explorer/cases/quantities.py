@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from explorer.cases.case import Value
+from explorer.cases.case import CaseError, Value
 from explorer.cases.subject import GIB, Subject
 from explorer.engines.command.launch import EngineName
 from explorer.engines.settings import Settings
 from explorer.engines.startup.vllm import planned
 from layouts.serving.buffers import deepep_buffer_bytes, most_dispatch_tokens
 from layouts.serving.chunks import group_chunk
+from layouts.serving.compressed_pools import PAGE, token_bytes_older
 from layouts.serving.control import Vote, agree
 from layouts.serving.disaggregation import extra_request_slots
 from layouts.serving.pools import rest_for_pools
@@ -53,6 +54,15 @@ def _kv(subject: Subject) -> float:
 
 def _kv_tokens(subject: Subject) -> int:
     return subject.started.kv_tokens
+
+
+def _kv_tokens_older(subject: Subject) -> int:
+    """Tokens of compressed attention by the rules of SGLang up to mid 2026, in whole pages."""
+    layers = subject.parts.compressed
+    if layers is None:
+        raise CaseError(f"{subject.setup.request.model.name} has no compressed attention: ask for kv_tokens")
+    token = token_bytes_older(layers, drafts=subject.settings.speculation is not None)
+    return int(subject.bytes("budget_gib") / token) // PAGE * PAGE
 
 
 def _states(part: str) -> Callable[[Subject], float]:
@@ -245,6 +255,7 @@ QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
         "kv_bytes_a_token": Quantity("B", _KV, _token),
         "kv_gib": Quantity("GiB", _KV, _kv),
         "kv_tokens": Quantity("tokens", _KV, _kv_tokens),
+        "kv_tokens_older": Quantity("tokens", _KV, _kv_tokens_older),
         "state_gib": Quantity("GiB", _KV, _states("recurrent")),
         "conv_gib": Quantity("GiB", _KV, _states("conv")),
         "state_slots": Quantity("slots", 1, _state_slots, absolute=True),

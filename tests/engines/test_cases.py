@@ -26,9 +26,8 @@ IDS = (
     *("A39", "A41", "A42"),
     *(f"B{n}" for n in (1, 3, 4, 6, 7, 9, 10, 11, 13, 15, 16, 17, 19, 20, 21, 22, 23, 24)),
 )
-# The figures that fail, with the reason. A13: 0.74 GiB more than the tensors that are known; B22: SGLang holds FP4
-# experts to the FP8 blocks of their checkpoint.
-FAIL = {("A13", "weights_gib"), ("B22", "valid")}
+# The figures that fail, with the reason: 0.74 GiB more than the tensors that are known.
+FAIL = {("A13", "weights_gib")}
 # Cases none of whose figures has its inputs known.
 UNKNOWN = {"A21", "A32", "A33", "A35", "A38", "B19"}
 LAYOUT = ("B1", "B3", "B4", "B6", "B17")
@@ -138,6 +137,8 @@ def test_what_cannot_be_predicted_fails_and_says_why():
         False,
         "given.rank_tokens is missing: state tokens of the busiest rank of a step",
     )
+    older = made(Figure("kv_tokens_older", 1), Server("sglang serve --model-path llama-3.1-8b"))
+    assert older.reason == "llama-3.1-8b has no compressed attention: ask for kv_tokens"
     assert made(Figure("fits", True)).reason == "server is missing: write [server] with the command that ran"
 
 
