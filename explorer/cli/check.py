@@ -7,13 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from explorer.cli.options import LOAD, MODEL, Draft, Formats, Json, count, real, text
+from explorer.cli.options import LOAD, MODEL, Domain, Draft, Formats, GpusPerHost, InPlaceOf, Json, count, real, text
 from explorer.cli.output import emit_all, watching
 from explorer.cli.session import warm
 
 if TYPE_CHECKING:
     from explorer.engines.command import Launch
 
+# What differs between the hosts of one server.
+_OF_A_HOST = frozenset(
+    {
+        "node_rank",
+        "dist_init_addr",
+        "nccl_init_addr",
+        "host",
+        "port",
+        "master_addr",
+        "headless",
+        "data_parallel_start_rank",
+    }
+)
 _LARGEST = 16 << 20  # bytes of a command on standard input
 
 
@@ -27,13 +40,11 @@ def check(
         ),
     ],
     hardware: Annotated[str, text("Chip that it runs on (see `meshwright hardware`).", MODEL, "CHIP")],
-    model: Annotated[
-        str | None, text("Preset or path, in place of the model that it names.", MODEL, "NAME|PATH")
-    ] = None,
+    model: InPlaceOf = None,
     draft: Draft = None,
     precision: Formats = None,
-    gpus_per_host: Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)] = None,
-    domain: Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None,
+    gpus_per_host: GpusPerHost = None,
+    domain: Domain = None,
     input_tokens: Annotated[
         int | None, count("Tokens of a prompt; 4096 if left out, or what the server takes.", LOAD, "TOKENS")
     ] = None,
@@ -50,7 +61,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a launch command of SGLang or vLLM: its layout, rules, memory, latency, waste, and a better one."""
-    launches = launches_of(command)
+    launches = distinct(launches_of(command))
     warm()
     from explorer.engines.check import Served
     from explorer.engines.check import check as checked
@@ -64,6 +75,15 @@ def check(
     with watching("checking"):
         documents = [checked(launch, asked, served, advise).document() for launch in launches]
     emit_all(documents, draw, json)
+
+
+def distinct(launches: "Sequence[Launch]") -> "list[Launch]":
+    """One launch of each server: hosts of one say the same but for their own rank and its address."""
+    kept: dict[str, Launch] = {}
+    for launch in launches:
+        said = {name: value for name, value in launch.values.items() if name not in _OF_A_HOST}
+        kept.setdefault(repr((launch.engine, launch.model, sorted(said.items()), sorted(launch.env.items()))), launch)
+    return list(kept.values())
 
 
 def launches_of(command: str) -> "Sequence[Launch]":

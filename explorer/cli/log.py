@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from explorer.cli.options import MODEL, Draft, Formats, Json, count, text
+from explorer.cli.options import MODEL, Domain, Draft, Formats, GpusPerHost, InPlaceOf, Json, text
 from explorer.cli.output import emit, watching
 from explorer.cli.session import warm
 from hw.errors import MeshwrightError
@@ -18,13 +18,11 @@ def log(
     command: Annotated[
         str | None, text("The launch, where the log does not print it (a command or a file).", MODEL, "COMMAND|FILE")
     ] = None,
-    model: Annotated[
-        str | None, text("Preset or path, in place of the model that it names.", MODEL, "NAME|PATH")
-    ] = None,
+    model: InPlaceOf = None,
     draft: Draft = None,
     precision: Formats = None,
-    gpus_per_host: Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)] = None,
-    domain: Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None,
+    gpus_per_host: GpusPerHost = None,
+    domain: Domain = None,
     against: Annotated[str | None, text("Another log, to set beside this one.", OTHER, "FILE")] = None,
     against_command: Annotated[
         str | None, text("The launch of the other log, where it does not print it.", OTHER, "COMMAND|FILE")

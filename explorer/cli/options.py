@@ -62,6 +62,9 @@ Draft = Annotated[str | None, _option("none, mtp, or a draft's name or path.", M
 Formats = Annotated[
     str | None, _option("Formats by component, as in attention=fp8,kv=fp8.", MODEL, "COMPONENT=FORMAT,...")
 ]
+GpusPerHost = Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)]
+Domain = Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)]
+InPlaceOf = Annotated[str | None, text("Preset or path, in place of the model that it names.", MODEL, "NAME|PATH")]
 Context = Annotated[int, count("Tokens of a request.", LOAD, "TOKENS")]
 VerifyWidth = Annotated[
     int | None, count("Token rows that a step verifies a request; the build's, else 1.", LOAD, "ROWS")
@@ -77,8 +80,8 @@ class Question:
     gpus: Gpus
     draft: Draft = None
     precision: Formats = None
-    gpus_per_host: Annotated[int | None, count("GPUs of a host; the chip's if left out.", MODEL)] = None
-    domain: Annotated[int | None, count("GPUs of a scale-up domain; the chip's if left out.", MODEL)] = None
+    gpus_per_host: GpusPerHost = None
+    domain: Domain = None
     phase: Annotated[str, _option("decode or prefill.", LOAD, "PHASE")] = "decode"
     context: Context = 8192
     concurrency: Annotated[

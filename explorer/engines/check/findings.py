@@ -9,20 +9,20 @@ from explorer.engines.command.launch import EngineName
 from explorer.engines.sglang import COUNTS as SGLANG_COUNTS
 from explorer.engines.sglang import DISPATCH_TOKENS
 from explorer.engines.startup import Startup
+from explorer.engines.startup.room import room
 from explorer.engines.startup.sglang import server_settings
 from explorer.engines.values import flag
 from explorer.engines.vllm import COUNTS as VLLM_COUNTS
 from hw.units import GIB, format_bytes
 from layouts.serving.buffers import deepep_bytes_a_token
 from layouts.serving.requests import Clamp
-from layouts.serving.reserve import default_mem_fraction, reserve_bytes
+from layouts.serving.reserve import default_mem_fraction
 from layouts.serving.states import StateDemand, balanced_ratio
 from layouts.serving.vllm_memory import DEFAULT_UTILISATION
 
 _COUNTS = {EngineName.SGLANG: SGLANG_COUNTS, EngineName.VLLM: VLLM_COUNTS}
 _SHARE = {EngineName.SGLANG: "mem_fraction_static", EngineName.VLLM: "gpu_memory_utilization"}
 _WORTH = GIB // 8  # bytes below which nobody should change a command
-_SLACK = 4 * GIB  # left beside what is known, before a share is called too small
 _LEAST_STEP = 0.02  # of a share that is worth a change
 _MOST_SHARE = 0.95  # beyond which no advice goes
 
@@ -142,7 +142,7 @@ def _reserve(up: Startup) -> Iterator[Finding]:
     """What the share leaves, against what lives there at most. No advice goes below the engine's own default."""
     if not up.starts:
         return
-    name, over = flag(_SHARE[up.parts.setup.launch.engine]), up.left - _kept(up)
+    name, over = flag(_SHARE[up.parts.setup.launch.engine]), up.left - room(up)
     if up.left < up.reserved:
         enough = floor(1000 * (up.share - (up.reserved_high - up.left) / up.free)) / 1000
         default = _default_share(up)
@@ -155,18 +155,6 @@ def _reserve(up: Startup) -> Iterator[Finding]:
         freed = int((share - up.share) * up.free)
         if share >= up.share + _LEAST_STEP:
             yield Finding(Kind.WASTE, name, says, f"{share:.2f}", freed, _tokens(up, freed))
-
-
-def _kept(up: Startup) -> int:
-    """What a share should leave: more than is known to live there, as what is captured and buffered is an estimate.
-
-    SGLang's guide to tuning wants 5 to 8 GB free once graphs are captured, and its default keeps what a server with
-    that chunk, TP and DP may need at most: never less than half of that.
-    """
-    kept = up.reserved_high + _SLACK
-    if up.parts.setup.launch.engine is EngineName.VLLM:
-        return kept
-    return max(kept, reserve_bytes(up.parts.total, server_settings(up.parts.setup, up.parts)) // 2)
 
 
 def _default_share(up: Startup) -> float:

@@ -20,6 +20,7 @@ from explorer.engines.export.share import lowered, share_of
 from explorer.engines.export.versions import version_of
 from explorer.engines.setup import Asked
 from explorer.engines.startup import Startup, startup
+from explorer.engines.startup.room import room
 from explorer.request import Request
 from layouts.layout import Layout
 from layouts.models import presets
@@ -106,11 +107,19 @@ def export(request: Request, layout: Layout, options: Options, asked: Asked) -> 
     # formats are read back from flags alone: what was asked of them would only hide what is missing
     load = replace(asked, precision=None, context=request.context, requests=request.concurrency)
     files, start = _started(server, options, request, servers, load)
-    if request.mem_fraction is None and start.starts and start.left < start.reserved:
+    if request.mem_fraction is None and start.starts and start.left < room(start):
         pools = replace(settings.pools, share=lowered(share, start, options.engine))
-        server = replace(server, settings=replace(settings, pools=pools))
-        files, start = _started(server, options, request, servers, load)
+        safer = replace(server, settings=replace(settings, pools=pools))
+        again = _started(safer, options, request, servers, load)
+        # a load that needs the whole share keeps it, as long as what is known to live outside has its room
+        if again[1].running_instance >= _wanted(request, servers) or start.left < start.reserved:
+            server, (files, start) = safer, again
     return Export(request, layout, options, server, servers, files, start)
+
+
+def _wanted(request: Request, servers: int) -> int:
+    """Requests of one server."""
+    return -(-(request.concurrency or 1) // servers)
 
 
 def _started(

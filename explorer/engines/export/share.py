@@ -5,6 +5,7 @@ from typing import Final
 
 from explorer.engines.command.launch import EngineName
 from explorer.engines.startup import Startup
+from explorer.engines.startup.room import room
 from explorer.priced import priced
 from explorer.request import Request
 from explorer.residents.budget import LEAST_FRACTION
@@ -41,7 +42,7 @@ def share_of(request: Request, layout: Layout, engine: EngineName, role: Role) -
 
 
 def lowered(share: float, up: Startup, engine: EngineName) -> float:
-    """The share less what a start with it leaves too little for graphs and buffers, three digits."""
+    """The share less what a start with it leaves too little for graphs and buffers (`room`), three digits."""
     whole = up.free if engine is EngineName.SGLANG else up.parts.total
-    lacking = ceil(1000 * max(up.reserved - up.left, 0) / whole) / 1000
+    lacking = ceil(1000 * max(room(up) - up.left, 0) / whole) / 1000
     return round(max(share - lacking, LEAST_FRACTION), 3)
