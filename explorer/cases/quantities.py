@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Final
 
 from explorer.cases.case import CaseError, Value
-from explorer.cases.subject import GIB, Subject
+from explorer.cases.subject import Subject
 from explorer.engines.command.launch import EngineName
 from explorer.engines.settings import Settings
 from explorer.engines.startup.vllm import planned
-from layouts.serving.buffers import deepep_buffer_bytes, most_dispatch_tokens
+from hw.units import GIB
+from layouts.serving.buffers import deepep_buffer_bytes, most_dispatch_tokens, sent_width
 from layouts.serving.chunks import group_chunk
 from layouts.serving.compressed_pools import PAGE, token_bytes_older
 from layouts.serving.control import Vote, agree
@@ -171,7 +172,7 @@ def _dispatched(subject: Subject) -> tuple[int, int, int]:
         return subject.count("dispatch_tokens"), subject.count("width"), subject.count("experts")
     request, moe = subject.setup.request, subject.moe
     rows = subject.given.get("dispatch_tokens", request.dispatch_tokens or 0)
-    return int(rows), -(-moe.width // 128) * 128, moe.experts + request.holding.redundant_experts
+    return int(rows), sent_width(moe.width), moe.experts + request.holding.redundant_experts
 
 
 def _deepep(subject: Subject) -> float:
@@ -230,7 +231,7 @@ def _logged_by_groups(subject: Subject) -> int:
 
 def _logged_concurrency(subject: Subject) -> float:
     """What vLLM prints beside its cache size: tokens over the longest request."""
-    longest = subject.settings.pools.context_length or _UNBOUNDED
+    longest = subject.settings.pools.context_length or subject.setup.request.model.context_limit
     if "logged_tokens" in subject.given:
         return subject.count("logged_tokens") / longest
     if "block_tokens" in subject.given:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 from explorer.cases.case import READINGS, CaseError, Reading, Server
 from explorer.engines.command.launch import Launch
@@ -13,10 +12,9 @@ from explorer.engines.setup import READERS, Asked, Setup, setup_of
 from explorer.engines.startup import Given, Startup, startup
 from explorer.engines.startup.parts import Parts
 from explorer.serving import Service, make_engine, make_lengths, serve
+from hw.units import GIB
 from layouts.moe import MoE
 from layouts.rules import LayoutError
-
-GIB: Final = 2**30
 
 
 @dataclass(frozen=True)

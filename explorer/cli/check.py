@@ -10,6 +10,7 @@ from typer import Argument, Option
 from explorer.cli.options import LOAD, MODEL, Domain, Draft, Formats, GpusPerHost, InPlaceOf, Json, count, real, text
 from explorer.cli.output import emit_all, watching
 from explorer.cli.session import warm
+from hw.errors import MeshwrightError
 
 if TYPE_CHECKING:
     from explorer.engines.command import Launch
@@ -84,6 +85,15 @@ def distinct(launches: "Sequence[Launch]") -> "list[Launch]":
         said = {name: value for name, value in launch.values.items() if name not in _OF_A_HOST}
         kept.setdefault(repr((launch.engine, launch.model, sorted(said.items()), sorted(launch.env.items()))), launch)
     return list(kept.values())
+
+
+def the_launch(command: str) -> "Launch":
+    """The one server that a command or file starts."""
+    launches = distinct(launches_of(command))
+    if len(launches) > 1:
+        places = ", ".join(launch.source for launch in launches[:4])
+        raise MeshwrightError(f"command starts {len(launches)} servers ({places}): give the one whose log this is")
+    return launches[0]
 
 
 def launches_of(command: str) -> "Sequence[Launch]":

@@ -32,12 +32,14 @@ def log(
     """Hold a start-up log of SGLang or vLLM against the ledger, line by line; or two logs side by side."""
     if hardware is None and any(option is not None for option in (command, model, draft, precision, against_command)):
         raise MeshwrightError("--hardware is missing: without the chip that ran nothing can be predicted")
+    if against_command is not None and against is None:
+        raise MeshwrightError("--against-command is of a second log: name it with --against, or leave it out")
     from explorer.engines.logs.reading import read_log
 
     with watching("reading"):
         logs = [(name, read_log(name)) for name in (file, against) if name is not None]
     warm()
-    from explorer.cli.check import launches_of
+    from explorer.cli.check import the_launch
     from explorer.engines.logs.reconcile import document, reconcile
     from explorer.engines.setup import Asked, setup_of
     from explorer.report.log import draw
@@ -46,7 +48,7 @@ def log(
     with watching("pricing"):
         found = []
         for (name, read), launch in zip(logs, (command, against_command), strict=False):
-            setup = None if launch is None or asked is None else setup_of(launches_of(launch)[0], asked)
+            setup = None if launch is None or asked is None else setup_of(the_launch(launch), asked)
             found.append(reconcile(name, read, asked, setup))
         result = document(tuple(found))
     emit(result, draw, json)

@@ -14,6 +14,7 @@ from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
 from layouts.moe import MoE
+from layouts.serving.buffers import sent_width
 from layouts.serving.flag_rules import broken_buffer, broken_flags
 from layouts.serving.flags import Flags, settled
 from layouts.serving.reserve import Role
@@ -22,7 +23,6 @@ from layouts.serving.vllm_limits import Limits, default_limits
 from layouts.serving.vllm_parallel import All2All, ParallelFlags, all2all
 from layouts.serving.vllm_rules import ModelFacts, ServeFlags, broken_rules
 
-_SCALE_GROUP: Final = 128
 _MOST_EXPERTS: Final = 1 << 16
 
 
@@ -49,7 +49,7 @@ def _sglang(launch: Launch, settings: Settings, request: Request) -> Resolved:
     broken = broken_flags(flags)
     moe = _moe(request)
     if moe is not None and flags.exchange == "deepep" and settings.role is not Role.PREFILL:
-        width = -(-moe.width // _SCALE_GROUP) * _SCALE_GROUP
+        width = sent_width(moe.width)
         broken += broken_buffer(flags, width, moe.experts + settings.pools.redundant_experts)
     said = tuple(f"{change.flag}: {change.given} becomes {change.used} ({change.why})" for change in changes)
     pools = replace(

@@ -108,4 +108,4 @@ def _whole(value: object) -> int | None:
         number = float(digits) * scale if len(digits) <= 24 else None
     except ValueError:
         return None
-    return int(number) if number is not None and abs(number) < 2**62 else None
+    return int(number) if number is not None and abs(number) < 2**62 and number == int(number) else None

@@ -20,7 +20,7 @@ from layouts.kda import KDA
 from layouts.mla import MLA
 from layouts.models.model import Model
 from layouts.moe import MoE
-from layouts.serving.buffers import deepep_buffer_bytes, request_table_bytes, slot_map_bytes
+from layouts.serving.buffers import deepep_buffer_bytes, request_table_bytes, sent_width, slot_map_bytes
 from layouts.symbols import (
     ATTN_TP,
     BY_ALL_TO_ALL,
@@ -228,6 +228,5 @@ def _deepep(model: Model, prefill: bool, redundant: int) -> Expr:
     moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoE)]
     if not moes or prefill:
         return ZERO
-    # a row is sent in whole scale groups of 128 values
-    width, experts = -(-moes[0].width // 128) * 128, moes[0].experts + redundant
+    width, experts = sent_width(moes[0].width), moes[0].experts + redundant
     return deepep_buffer_bytes(DISPATCH_TOKENS, width, experts) * BY_ALL_TO_ALL

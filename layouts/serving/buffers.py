@@ -15,6 +15,11 @@ _INT64: Final = 8
 _WORD: Final = 16
 
 
+def sent_width(width: int) -> int:
+    """Values of a row as it is sent: in whole groups of one scale."""
+    return -(-width // _SCALE_GROUP) * _SCALE_GROUP
+
+
 def deepep_bytes_a_token(width: int, experts: int) -> int:
     """Bytes of the low-latency buffer for each token a rank may dispatch; `width` values are sent a token.
 

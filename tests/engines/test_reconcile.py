@@ -134,3 +134,16 @@ def test_rows_of_two_logs_are_merged_in_order():
     assert _merged(["a", "b", "d"], ["a", "c", "d", "e"]) == ["a", "c", "b", "d", "e"]
     assert _merged([], ["a", "b"]) == ["a", "b"]
     assert _merged(["a"], ["b", "a"]) == ["b", "a"]
+
+
+def test_a_prefill_server_has_no_decode_graphs(tmp_path) -> None:
+    file = tmp_path / "prefill.log"
+    file.write_text(
+        "[2026-10-01 10:00:00 TP0] server_args=ServerArgs(model_path='deepseek-ai/DeepSeek-V3', tp_size=8, "
+        "disaggregation_mode='prefill', mem_fraction_static=0.85)\n"
+        "[2026-10-01 10:00:01 TP0] Load weight begin. avail mem=138.00 GB\n"
+        "[2026-10-01 10:00:03 TP0] Load weight end. type=DeepseekV3ForCausalLM, dtype=torch.bfloat16, "
+        "avail mem=57.30 GB, mem usage=80.70 GB.\n"
+    )
+    found = reconcile("prefill.log", read_log(file), Asked("h200"))
+    assert [line.name for line in found.lines] == ["before weights", "weights", "after weights"]

@@ -165,6 +165,7 @@ def test_what_is_not_modelled_is_named() -> None:
         ({"tp_size": -8}, "--tp-size"),
         ({"tp_size": 2.5}, "--tp-size"),
         ({"tp_size": "many"}, "--tp-size"),
+        ({"page_size": "1.5"}, "--page-size"),
         ({"tp_size": True}, "--tp-size"),
         ({"mem_fraction_static": 1.5}, "--mem-fraction-static"),
         ({"mem_fraction_static": float("nan")}, "--mem-fraction-static"),

@@ -14,7 +14,7 @@ from explorer.engines.startup.sglang import server_settings
 from explorer.engines.values import flag
 from explorer.engines.vllm import COUNTS as VLLM_COUNTS
 from hw.units import GIB, format_bytes
-from layouts.serving.buffers import deepep_bytes_a_token
+from layouts.serving.buffers import deepep_bytes_a_token, sent_width
 from layouts.serving.requests import Clamp
 from layouts.serving.reserve import default_mem_fraction
 from layouts.serving.states import StateDemand, balanced_ratio
@@ -77,7 +77,9 @@ def _running(up: Startup) -> Iterator[Finding]:
     share = None if asked is None else max(1, asked // groups)
     if share is not None and up.running < share and up.clamp is not Clamp.MAX_RUNNING:
         pool = "state slots" if up.clamp is Clamp.STATE else f"KV for requests of {setup.request.context:,} tokens"
-        says = f"asks for {share:,} requests an attention group, {pool} hold {up.running:,}"
+        stated = _COUNTS[setup.launch.engine]["max_running"] in setup.launch.values
+        who = "asks for" if stated else "is by the engine's default"
+        says = f"{who} {share:,} requests an attention group, {pool} hold {up.running:,}"
         yield Finding(Kind.LIMIT, _name(up, "max_running"), says, f"{up.running * groups:,}")
 
 
@@ -113,7 +115,7 @@ def _dispatch(up: Startup) -> Iterator[Finding]:
         return
     moes = [layer.ffn for layer in setup.request.model.kinds if layer.experts]
     experts = moes[0].experts + setup.settings.pools.redundant_experts  # pyright: ignore[reportAttributeAccessIssue]
-    width = -(-moes[0].width // 128) * 128  # pyright: ignore[reportAttributeAccessIssue]
+    width = sent_width(moes[0].width)  # pyright: ignore[reportAttributeAccessIssue]
     size = (asked - most) * deepep_bytes_a_token(width, experts)
     if size > _WORTH and setup.launch.engine is EngineName.SGLANG:
         says = f"{asked} rows a rank, a step of {up.admitted} requests sends {most}"

@@ -39,7 +39,10 @@ def _predictions(log: Log, rank: Rank, parts: Parts) -> Iterator[tuple[str, Pred
         yield "draft weights", exactly(draft, "shapes of the draft")
     yield "process groups", _estimate(parts, Group.START)
     yield "before weights", Predicted(parts.free, parts.free, parts.free, "chip file, less process groups")
-    yield GRAPHS, _of_line(parts, GRAPHS)
+    for line in parts.lines(Group.RESERVE):  # a prefill server has no decode graphs, and a command may switch them off
+        if line.name == GRAPHS:
+            size = parts.books.size(line)
+            yield GRAPHS, Predicted(size, int(size * line.low), ceil(size * line.high), "estimate")
     pool, states = _first(log, Event.KV_POOL, rank), _first(log, Event.STATE_POOL, rank)
     tokens = None if pool is None else pool.count("tokens")
     if tokens is not None and parts.token:
@@ -61,9 +64,3 @@ def _estimate(parts: Parts, group: Group) -> Predicted:
     sizes = [(parts.books.size(line), line.low, line.high) for line in lines]
     low, high = (sum(size * bound[i] for size, *bound in sizes) for i in (0, 1))
     return Predicted(sum(size for size, _, _ in sizes), int(low), ceil(high), "estimate")
-
-
-def _of_line(parts: Parts, name: str) -> Predicted:
-    line = next(line for line in parts.books.lines if line.name == name)
-    size = parts.books.size(line)
-    return Predicted(size, int(size * line.low), ceil(size * line.high), "estimate")

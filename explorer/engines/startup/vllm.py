@@ -67,7 +67,7 @@ def start(setup: Setup, given: Given) -> Startup:
         running=min(limit, fits),
         clamp=Clamp.MAX_RUNNING if limit <= fits else Clamp.KV,
         longest=0 if held is None else longest_request(held, longest),
-        left=parts.free - weights - max(blocks, 0),
+        left=(parts.free if given.free is None else given.free) - weights - max(blocks, 0),
         reserved=reserved,
         reserved_high=most,
         groups=setup.layout.replicas * setup.layout.attn_dp,
