@@ -13,6 +13,7 @@ from typing import Final
 from explorer.cases.case import CaseError, Value
 from explorer.cases.subject import Subject
 from explorer.engines.command.launch import EngineName
+from explorer.engines.resolution import state_cache
 from explorer.engines.settings import Settings
 from explorer.engines.startup.vllm import planned
 from hw.units import GIB
@@ -23,7 +24,7 @@ from layouts.serving.control import Vote, agree
 from layouts.serving.disaggregation import extra_request_slots
 from layouts.serving.pools import rest_for_pools
 from layouts.serving.requests import SPECULATIVE_MAX_RUNNING, Running, admitted_requests
-from layouts.serving.states import DEFAULT_STATE_RATIO, StateCache, StateDemand, balanced_ratio, state_slots_a_request
+from layouts.serving.states import DEFAULT_STATE_RATIO, StateDemand, balanced_ratio, state_slots_a_request
 from layouts.serving.vllm_capacity import Pool, logged_tokens_by_groups, max_concurrency
 from layouts.serving.vllm_groups import Request
 from layouts.serving.vllm_memory import DEFAULT_UTILISATION, Measured, kv_budget, suggested_kv_bytes
@@ -117,9 +118,8 @@ def _suggested(which: int) -> Callable[[Subject], float]:
 def _slots_a_request(settings: Settings) -> int:
     """State slots of a running request, by the flags alone."""
     pools = settings.pools
-    cache = StateCache(pools.state_strategy) if pools.state_strategy else StateCache.EXTRA_BUFFER
     overlap = pools.overlap_schedule and settings.degrees.pp == 1
-    return state_slots_a_request(cache if pools.prefix_cache else StateCache.OFF, overlap=overlap)
+    return state_slots_a_request(state_cache(pools), overlap=overlap)
 
 
 def _admitted(subject: Subject) -> Running:

@@ -4,10 +4,13 @@ import functools
 import pathlib
 import tomllib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from explorer.engines.command.launch import EngineName
 from explorer.engines.values import Values, flag
+
+_OFF_AT_ONE: Final = ("dwdp_size",)  # degrees: one rank shares with nobody
+_NO_OVERRIDES: Final = "{}"
 
 
 @functools.cache
@@ -20,6 +23,12 @@ def exchanges(engine: EngineName, backend: str | None) -> bool:
     return backend in _table()["exchanges"][engine]
 
 
+def verified_rows(algorithm: str) -> int:
+    """Rows of a request that SGLang verifies in a step where its command does not say."""
+    rows = _table()["verified"]
+    return rows.get(algorithm, rows["default"])
+
+
 def format_of(word: str) -> str:
     """An engine's word for a number format in ours."""
     return _table()["formats"].get(word, word)
@@ -29,5 +38,5 @@ def unmodelled(values: Values) -> Iterator[str]:
     """Flags that are switched on and change memory or time in a way that nothing here knows."""
     for name, what in _table()["unmodelled"][values.launch.engine].items():
         value = values.launch.values.get(name)
-        if value is True or value not in (None, False, 0, 1, ""):  # 1 is no part of anything, but True equals it
+        if value not in (None, False, 0, "", _NO_OVERRIDES) and not (name in _OFF_AT_ONE and value == 1):
             yield f"{flag(name)}: {what}"

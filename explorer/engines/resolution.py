@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from explorer.engines.command.launch import CommandError, EngineName, Launch
-from explorer.engines.settings import Settings
+from explorer.engines.settings import Degrees, Pools, Settings
 from explorer.engines.values import Values
 from explorer.engines.vllm import backend
 from explorer.request import Request
@@ -60,7 +60,22 @@ def _sglang(launch: Launch, settings: Settings, request: Request) -> Resolved:
         overlap_schedule=flags.overlap,
         graphs=flags.decode_graphs,
     )
-    return Resolved(replace(settings, pools=pools), tuple(broken), said)
+    return Resolved(replace(settings, pools=pools, degrees=_settled(settings.degrees, flags)), tuple(broken), said)
+
+
+def _settled(degrees: Degrees, flags: Flags) -> Degrees:
+    """Degrees of a server that gathers expert weights instead of sending rows: each rank a group of its own."""
+    if flags.weight_shard == 1:
+        return degrees
+    return replace(
+        degrees,
+        attn_dp=flags.attn_dp,
+        ep=flags.ep,
+        moe_dp=flags.moe_dp,
+        dense_tp=flags.dense_tp,
+        exchange="all_gather",
+        vocab_in_group=flags.vocab_in_group,
+    )
 
 
 def _flags(values: Values, settings: Settings, request: Request) -> Flags:
@@ -103,7 +118,7 @@ def _flags(values: Values, settings: Settings, request: Request) -> Flags:
         decode_prefix_cache=values.switch("disaggregation_decode_enable_radix_cache"),
         overlap=pools.overlap_schedule,
         hierarchical_cache=values.switch("enable_hierarchical_cache"),
-        state_cache=_state_cache(settings, request),
+        state_cache=state_cache(pools) if _keeps_states(request) else None,
         window_ratio=pools.window_ratio,
         speculative=None if spec is None else spec.algorithm,
         speculative_steps=values.count("speculative_num_steps"),
@@ -113,12 +128,19 @@ def _flags(values: Values, settings: Settings, request: Request) -> Flags:
     )
 
 
-def _state_cache(settings: Settings, request: Request) -> StateCache | None:
-    """How states are cached, for a model that has any."""
-    if not any(isinstance(layer.attention, KDA) for layer in request.model.kinds):
-        return None
-    word = settings.pools.state_strategy or "auto"
-    return StateCache(word) if word in tuple(StateCache) else StateCache.EXTRA_BUFFER
+def _keeps_states(request: Request) -> bool:
+    return any(isinstance(layer.attention, KDA) for layer in request.model.kinds)
+
+
+def state_cache(pools: Pools) -> StateCache:
+    """How the prefix cache keeps states: the strategy stated; else (`auto`) in extra buffers, unless steps do not
+    overlap and pages hold one token. Source: SGLang 0.5.23, `overrides`, for models that extra buffers work with."""
+    if not pools.prefix_cache:
+        return StateCache.OFF
+    word = pools.state_strategy or "auto"
+    if word in tuple(StateCache):
+        return StateCache(word)
+    return StateCache.EXTRA_BUFFER if pools.overlap_schedule or (pools.page or 1) > 1 else StateCache.NO_BUFFER
 
 
 def _vllm(launch: Launch, settings: Settings, request: Request) -> Resolved:

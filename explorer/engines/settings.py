@@ -39,7 +39,7 @@ class Pools:
 
     `share`: of free memory (SGLang) or of the whole GPU (vLLM) for the engine. `state_ratio`: bytes of state pools over
     bytes of KV; `state_slots`: slots of all attention groups; `state_strategy`: how the prefix cache keeps states.
-    `redundant_experts`: of one layer, over all ranks.
+    `redundant_experts`: of one layer, over all ranks. `exchange_buffer`: an exchange of rows keeps DeepEP's buffers.
     """
 
     share: float | None = None
@@ -61,6 +61,7 @@ class Pools:
     extra_slots: int | None = None
     dispatch_tokens: int | None = None
     low_latency: bool = True
+    exchange_buffer: bool = True
     redundant_experts: int = 0
     window_ratio: float | None = None
 

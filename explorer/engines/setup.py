@@ -78,7 +78,7 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
     name = asked.model or settings.model
     if not name:
         raise CommandError("the command names no model: add --model-path (SGLang), a model (vLLM), or --model here")
-    notes = list(_draft_notes(settings.speculation, asked))
+    notes = list(_draft_notes(settings, asked))
     stored = load_model(name, "none", asked.precision)
     precision, more = _precision(settings, stored, asked.precision)
     prefill, speculation = settings.role is Role.PREFILL, settings.speculation
@@ -142,13 +142,14 @@ def _told(request: Request, settings: Settings, asked: Asked) -> Request:
     model = replace(request.model, context_limit=pools.context_length or request.model.context_limit)
     spread = settings.engine is EngineName.SGLANG and d.attn_dp > 1 and not d.vocab_in_group
     rows = pools.dispatch_tokens or (_LOW_LATENCY_ROWS if settings.engine is EngineName.SGLANG else None)
+    buffered = d.exchange == "all_to_all" and pools.low_latency and pools.exchange_buffer
     return replace(
         request,
         model=model,
         machine=_machine(request.machine, asked),
         graphs=_graphs(request, settings),
-        dispatch_tokens=rows if d.exchange == "all_to_all" and pools.low_latency else request.dispatch_tokens,
-        holding=Holding(pools.redundant_experts, spread, d.dense_tp, asked.shared_clones),
+        dispatch_tokens=rows if buffered else request.dispatch_tokens,
+        holding=Holding(pools.redundant_experts, spread, d.dense_tp, asked.shared_clones, pools.exchange_buffer),
         chunk=_chunk(settings, int(request.machine.memory_bytes)),
         extra_slots=pools.extra_slots,
     )
@@ -196,10 +197,17 @@ def _draft(speculation: Speculation | None, model: Model, asked: Asked) -> str |
 _KNOWN_DRAFTS: Final = {"NEXTN": "mtp", "EAGLE": "mtp", "MTP": "mtp", "DEEPSEEK_MTP": "mtp", "DSPARK": "dspark"}
 
 
-def _draft_notes(speculation: Speculation | None, asked: Asked) -> Iterator[str]:
-    known = speculation is None or speculation.algorithm in _KNOWN_DRAFTS or asked.draft is not None
-    if not known:
-        assert speculation is not None
+_NO_DRAFT: Final = "NGRAM"  # guesses from the text itself: no weights
+
+
+def _draft_notes(settings: Settings, asked: Asked) -> Iterator[str]:
+    speculation = settings.speculation
+    if speculation is None or asked.draft is not None:
+        return
+    draft = _KNOWN_DRAFTS.get(speculation.algorithm)
+    if draft == "mtp" and speculation.model not in (None, settings.model):
+        yield f"the draft {speculation.model} is taken to be the model's own MTP layers: name another with --draft"
+    elif draft is None and speculation.algorithm != _NO_DRAFT:
         yield f"the draft of {speculation.algorithm} is not counted: name its config with --draft"
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from explorer.engines.command.launch import EngineName, Launch, Value
-from explorer.engines.meaning import exchanges, format_of, unmodelled
+from explorer.engines.meaning import exchanges, format_of, unmodelled, verified_rows
 from explorer.engines.settings import Degrees, Pools, Settings, Speculation
-from explorer.engines.values import Values
+from explorer.engines.values import Values, flag
 from layouts.serving.reserve import Role
 
 # A field of `Pools` that one flag sets, read and written alike.
@@ -32,6 +32,7 @@ CHUNK: Final = "chunked_prefill_size"  # -1 switches chunks off
 NUMBERS: Final[Mapping[str, str]] = {"state_ratio": "mamba_full_memory_ratio", "window_ratio": "swa_full_tokens_ratio"}
 DISPATCH_TOKENS: Final = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 
+EXCHANGE: Final = "moe_a2a_backend"
 EXPORTED_EXCHANGE: Final = "deepep"
 EXPORTED_SPLIT: Final = "interleave"  # of a prompt: sparse attention refuses zigzag (`parallel_hook.py`)
 _ROLES: Final = {"null": Role.UNIFIED, "prefill": Role.PREFILL, "decode": Role.DECODE}
@@ -49,7 +50,7 @@ def read(launch: Launch) -> Settings:
         speculation=speculation,
         role=_ROLES.get(values.word("disaggregation_mode") or "null", Role.UNIFIED),
         formats=dict(_formats(values)),
-        unmodelled=tuple(unmodelled(values)),
+        unmodelled=(*unmodelled(values), *_other_buffers(values)),
     )
 
 
@@ -72,7 +73,7 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
     if degrees.dcp > 1 and degrees.dcp_backend:
         flags["dcp_comm_backend"] = degrees.dcp_backend
     if degrees.exchange == "all_to_all":
-        flags["moe_a2a_backend"] = EXPORTED_EXCHANGE
+        flags[EXCHANGE] = EXPORTED_EXCHANGE
     if degrees.vocab_in_group and degrees.attn_dp > 1:
         flags["enable_dp_lm_head"] = True
     if degrees.attn_dp > 1 and degrees.dense_tp is None:
@@ -112,7 +113,7 @@ def _degrees(values: Values) -> Degrees:
     tp, dp, attn_dp = (values.degree(name) for name in ("tp_size", "dp_size", "attn_dp_size"))
     if values.switch("enable_dp_attention") and attn_dp == 1:
         dp, attn_dp = 1, dp  # the older spelling: --dp-size counts attention groups
-    exchanged = exchanges(EngineName.SGLANG, values.word("moe_a2a_backend"))
+    exchanged = exchanges(EngineName.SGLANG, values.word(EXCHANGE))
     return Degrees(
         replicas=dp,
         pp=values.degree("pp_size"),
@@ -127,6 +128,18 @@ def _degrees(values: Values) -> Degrees:
         vocab_in_group=attn_dp > 1 and values.switch("enable_dp_lm_head"),
         dense_tp=_dense_tp(values, tp, attn_dp),
     )
+
+
+def _other_exchange(values: Values) -> str | None:
+    """The backend that exchanges rows, where its buffers are not DeepEP's."""
+    backend = values.word(EXCHANGE)
+    return backend if exchanges(EngineName.SGLANG, backend) and backend != EXPORTED_EXCHANGE else None
+
+
+def _other_buffers(values: Values) -> Iterator[str]:
+    backend = _other_exchange(values)
+    if backend is not None:
+        yield f"{flag(EXCHANGE)}: buffers of {backend}"
 
 
 def _dense_tp(values: Values, tp: int, attn_dp: int) -> int | None:
@@ -150,9 +163,10 @@ def _pools(values: Values, env: Mapping[str, str]) -> Pools:
         replay_state=values.switch("enable_linear_replayssm_spec"),
         dispatch_tokens=int(dispatch) if dispatch.isdecimal() and len(dispatch) < 10 else None,
         low_latency=(values.word("deepep_mode") or "auto") != "normal",
+        exchange_buffer=not _other_exchange(values),
         chunk=None if chunk is None or chunk <= 0 else int(chunk),
         redundant_experts=counts.pop("redundant_experts") or 0,
-        **{field: values.number(name) for field, name in NUMBERS.items()},
+        **{field: values.number(name) for field, name in NUMBERS.items()},  # pyright: ignore[reportArgumentType]
         **counts,  # pyright: ignore[reportArgumentType]
     )
 
@@ -170,7 +184,8 @@ def _speculation(values: Values) -> Speculation | None:
     if rows is None and block is not None:
         rows = block + 1
     path = values.launch.values.get("speculative_draft_model_path")
-    return Speculation(algorithm.upper(), rows or 4, None if path is None else str(path))
+    name = algorithm.upper()
+    return Speculation(name, rows or verified_rows(name), None if path is None else str(path))
 
 
 def _formats(values: Values) -> Iterator[tuple[str, str]]:

@@ -26,13 +26,15 @@ class Holding:
     cut over the attention group even where the head is cut over more ranks (SGLang with DP attention and without
     `--enable-dp-lm-head`). `dense_ranks`: ranks that share the dense MLPs, where they are not those of the attention
     group (SGLang with DP attention: all of tp, or `--moe-dense-tp-size`). `shared_clones`: shared experts among the
-    routed ones, cut like them (SGLang 0.4.4 to 0.4.6 cloned it `--n-share-experts-fusion` times).
+    routed ones, cut like them (SGLang 0.4.4 to 0.4.6 cloned it `--n-share-experts-fusion` times). `exchange_buffer`: an
+    exchange of rows keeps DeepEP's low-latency buffer; other backends have buffers of their own.
     """
 
     redundant_experts: int = 0
     whole_embedding: bool = False
     dense_ranks: int | None = None
     shared_clones: int = 1
+    exchange_buffer: bool = True
 
 
 AS_PUBLISHED: Final = Holding()

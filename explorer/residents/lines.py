@@ -53,7 +53,7 @@ def fixed_lines(model: Model, prefill: bool = False, holding: Holding = AS_PUBLI
         *_weight_lines(model, holding.dense_ranks),
         *_copies(model, holding),
         *_state_lines(model),
-        *_reserve_lines(model, prefill, holding.redundant_experts),
+        *_reserve_lines(model, prefill, holding),
     )
 
 
@@ -190,7 +190,7 @@ def _window_bytes(model: Model) -> Expr:
     return cut / DCP + total(n * a.row_bytes(kind) for n, a in rows if isinstance(a, CSA))
 
 
-def _reserve_lines(model: Model, prefill: bool, redundant: int) -> tuple[Line, ...]:
+def _reserve_lines(model: Model, prefill: bool, holding: Holding) -> tuple[Line, ...]:
     """What is allocated after the pools: tables and buffers by rule, graphs and workspaces by estimate."""
     lines = [
         Line(
@@ -200,7 +200,7 @@ def _reserve_lines(model: Model, prefill: bool, redundant: int) -> tuple[Line, .
             "one int32 a slot and position",
         ),
         *_named("replicated Q projections", _replicated_queries(model), "all heads of the DCP group, whole copies"),
-        *_named("DeepEP buffer", _deepep(model, prefill, redundant), "DeepEP low-latency layout, two halves"),
+        *_named("DeepEP buffer", _deepep(model, prefill, holding), "DeepEP low-latency layout, two halves"),
     ]
     if model.draft is not None and model.draft.kv == "window":
         lines.append(
@@ -224,9 +224,9 @@ def _replicated_queries(model: Model) -> Expr:
     return total(copied)
 
 
-def _deepep(model: Model, prefill: bool, redundant: int) -> Expr:
+def _deepep(model: Model, prefill: bool, holding: Holding) -> Expr:
     moes = [layer.ffn for layer in model.layers if isinstance(layer.ffn, MoE)]
-    if not moes or prefill:
+    if not moes or prefill or not holding.exchange_buffer:
         return ZERO
-    width, experts = sent_width(moes[0].width), moes[0].experts + redundant
+    width, experts = sent_width(moes[0].width), moes[0].experts + holding.redundant_experts
     return deepep_buffer_bytes(DISPATCH_TOKENS, width, experts) * BY_ALL_TO_ALL

@@ -15,7 +15,7 @@ from layouts.models.errors import ModelError
 from layouts.models.families import FAMILIES, Body, Family
 from layouts.models.forms import Forms
 from layouts.models.model import Model
-from layouts.models.vision import vision_tower
+from layouts.models.vision import encoder_size, vision_tower
 from layouts.precision import Quantization, checked_formats, parse_precision, read_precision
 from layouts.shapes import ShapeError
 from layouts.tensor import FORMATS, Format, Precision
@@ -70,6 +70,7 @@ def _load(name_or_path: str, draft: str | None, precision: str | None) -> Model:
         curves=build.curves,
         table_bytes=body.table_bytes,
         vision=vision_tower(config),
+        encoder=encoder_size(config),
     )
 
 

@@ -26,7 +26,8 @@ class Model:
     `defaults` are request defaults that a preset brings along (accept_length, verify_width, vocab_tp, ...), as its TOML
     has them: numbers, and for graph_sizes a list. `curves`: by chip, the curves of the engine that a build ran on.
     `table_bytes`: constant tables that every rank holds beside its weights. `vision`: weights of the tower for
-    pictures, which are held but no part of a step, of `parameters` or of `weight_bytes`.
+    pictures, which are held but no part of a step, of `parameters` or of `weight_bytes`. `encoder`: layers and width by
+    which SGLang sizes such a tower, None for a model without one.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Model:
     curves: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     table_bytes: int = 0
     vision: tuple[Tensor, ...] = ()
+    encoder: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -15,9 +15,22 @@ from layouts.tensor import Tensor
 
 _CHANNELS: Final = 3  # of a patch, where the config does not say
 _FRAMES: Final = 2
+_LAYERS: Final = 24  # of ViT-L/14
+_WIDTH: Final = 1024
+_SIZE_NAMES: Final = (("num_hidden_layers", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size"))
 _MOST_SIDE: Final = 1024  # pixels of a patch, patches of a merged one
 # A config with all of these has a tower of the shape below; others have other blocks.
 _KEYS: Final = ("depth", "num_position_embeddings", "out_hidden_size", "patch_size", "spatial_merge_size")
+
+
+def encoder_size(config: Config) -> tuple[int, int] | None:
+    """Layers and width that SGLang goes by, those of ViT-L/14 where it finds neither name of theirs; None without a
+    tower. Source: SGLang 0.5.23, `adjust_mem_fraction_for_vlm`, and the classes of configs with the second name."""
+    if not isinstance(config.values.get("vision_config"), dict):
+        return None
+    vision = config.section("vision_config")
+    layers, width = (next((k for k in keys if vision.has(k)), keys[0]) for keys in _SIZE_NAMES)
+    return vision.size(layers, _LAYERS, most=LARGEST_DEPTH), vision.size(width, _WIDTH)
 
 
 def vision_tower(config: Config) -> tuple[Tensor, ...]:

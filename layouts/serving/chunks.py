@@ -66,6 +66,12 @@ def prefill_graph_limit(chunk: int, *, latent_kv: bool, pp: int = 1, max_total_t
     return limit if max_total_tokens is None else min(limit, max_total_tokens)
 
 
+def prefill_graph_count(limit: int) -> int:
+    """How many sizes `prefill_graph_sizes` has, without listing them: a limit of a user may be any number."""
+    require_positive(limit=limit)
+    return sum(len(range(first, min(stop or limit + 1, limit + 1), step)) for first, stop, step in _SIZES)
+
+
 def prefill_graph_sizes(limit: int) -> tuple[int, ...]:
     """Token counts at which prefill is captured, ascending; the limit itself only where the series meets it."""
     require_positive(limit=limit)

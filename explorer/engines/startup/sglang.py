@@ -3,14 +3,15 @@
 from math import ceil
 from typing import Final, NamedTuple
 
+from explorer.engines.resolution import state_cache
 from explorer.engines.setup import Setup
-from explorer.engines.sglang import COUNTS
+from explorer.engines.sglang import CHUNK, COUNTS
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
 from explorer.engines.values import Values
 from explorer.residents.estimates import prompts
 from layouts.kda import KDA
-from layouts.serving.chunks import captures_prefill, group_chunk, prefill_graph_limit, prefill_graph_sizes
+from layouts.serving.chunks import captures_prefill, group_chunk, prefill_graph_count, prefill_graph_limit
 from layouts.serving.compressed_pools import (
     COMPRESSED_RUNNING,
     COMPRESSED_WINDOW_RATIO,
@@ -21,7 +22,7 @@ from layouts.serving.compressed_pools import (
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.pools import DEFAULT_WINDOW_RATIO, kv_tokens, least_mem_fraction, rest_for_pools, window_pools
 from layouts.serving.requests import admitted_requests, requests_that_run
-from layouts.serving.reserve import Role, ServerSettings, default_limits, default_mem_fraction
+from layouts.serving.reserve import Role, ServerSettings, default_limits, default_mem_fraction, fraction_with_vision
 from layouts.serving.states import (
     DEFAULT_STATE_RATIO,
     StateCache,
@@ -33,6 +34,8 @@ from layouts.serving.states import (
 
 _NO_STATES: Final = StatePool(0, 0, 0)
 _ENDLESS: Final = 1 << 40
+_TEXT_ONLY: Final = ("language_only", "language_model_only")
+_MOST_PREFILL: Final = 16384  # tokens of a prefill batch where chunks are off and --max-prefill-tokens is not given
 
 
 def start(setup: Setup, given: Given) -> Startup:
@@ -44,7 +47,7 @@ def start(setup: Setup, given: Given) -> Startup:
     left = free - weights if given.left is None else given.left
     budget = int(rest_for_pools(left, free, share)) if given.budget is None else given.budget
     states, pool = _NO_STATES, _Pools(0)
-    demand = _demand(setup, parts, _state_cache(setup))
+    demand = _demand(setup, parts, state_cache(setup.settings.pools))
     try:
         if demand is not None:
             states = _state_pool(setup, budget, demand)
@@ -169,9 +172,20 @@ def _share(setup: Setup, parts: Parts) -> tuple[float, str, str | None]:
     if pools.share is not None:
         return pools.share, "--mem-fraction-static", None
     try:
-        return default_mem_fraction(parts.total, server_settings(setup, parts)), "the engine's default", None
+        share = default_mem_fraction(parts.total, server_settings(setup, parts))
     except EngineRuleError as error:
         return 0.0, "the engine's default", str(error)
+    encoder = setup.request.model.encoder
+    if encoder is not None and _encodes(setup):
+        share = fraction_with_vision(share, *encoder)
+    return share, "the engine's default", None
+
+
+def _encodes(setup: Setup) -> bool:
+    """Whether a server of a multimodal model runs its encoder."""
+    values = Values(setup.launch)
+    text_only = any(values.switch(name) for name in _TEXT_ONLY)
+    return setup.settings.role is not Role.DECODE and not text_only
 
 
 def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
@@ -181,7 +195,7 @@ def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
     limits = default_limits(parts.total, degrees.tp, running)
     batch = max(pools.graph_sizes or (pools.graph_limit or limits.max_batch,))
     return ServerSettings(
-        chunk=pools.chunk or limits.chunk,
+        chunk=_prefill_tokens(setup) or pools.chunk or limits.chunk,
         max_batch=batch,
         decode_graphs=pools.graphs,
         tp=degrees.tp,
@@ -190,14 +204,21 @@ def server_settings(setup: Setup, parts: Parts) -> ServerSettings:
         role=role,
         latent_kv=setup.latent,
         prefill_graphs=_prefill_graphs(setup, pools.chunk or limits.chunk),
-        deepep=degrees.exchange == "all_to_all",
+        deepep=degrees.exchange == "all_to_all" and pools.exchange_buffer,
         max_running=running,
         verify_width=setup.request.verify_width,
     )
 
 
+def _prefill_tokens(setup: Setup) -> int | None:
+    """Tokens of a prefill batch of a server whose chunks are switched off."""
+    values = Values(setup.launch)
+    chunk = values.number(CHUNK)
+    return values.count("max_prefill_tokens", _MOST_PREFILL, 1) if chunk is not None and chunk <= 0 else None
+
+
 def _prefill_graphs(setup: Setup, chunk: int) -> int:
-    """Prefill sizes that are captured where the command does not say."""
+    """Prefill sizes that are captured: those stated, those up to the stated limit, or up to the engine's."""
     values, degrees, model = Values(setup.launch), setup.settings.degrees, setup.request.model
     captured = captures_prefill(
         decode_only=setup.settings.role is Role.DECODE,
@@ -210,18 +231,15 @@ def _prefill_graphs(setup: Setup, chunk: int) -> int:
     off = values.switch("disable_prefill_cuda_graph") or values.word("cuda_graph_backend_prefill") == "disabled"
     if not captured or off:
         return 0
-    return len(prefill_graph_sizes(prefill_graph_limit(chunk, latent_kv=setup.latent, pp=degrees.pp)))
-
-
-def _state_cache(setup: Setup) -> StateCache:
-    """The strategy stated; else snapshots in buffers, which only a schedule without overlap goes without."""
-    pools = setup.settings.pools
-    if not pools.prefix_cache:
-        return StateCache.OFF
-    word = pools.state_strategy or "auto"
-    if word in tuple(StateCache):
-        return StateCache(word)
-    return StateCache.EXTRA_BUFFER if pools.overlap_schedule or (pools.page or 1) > 1 else StateCache.NO_BUFFER
+    sizes, limit = values.counts("cuda_graph_bs_prefill"), values.count("cuda_graph_max_bs_prefill", None, 1)
+    if sizes is not None:
+        return len(sizes)
+    if limit is not None:
+        return prefill_graph_count(limit)
+    if _prefill_tokens(setup) is not None:
+        return int(setup.latent)  # a chunk of -1 leaves the list empty; what MLA needs is reserved all the same
+    most = setup.settings.pools.max_tokens
+    return prefill_graph_count(prefill_graph_limit(chunk, latent_kv=setup.latent, pp=degrees.pp, max_total_tokens=most))
 
 
 def _demand(setup: Setup, parts: Parts, cache: StateCache) -> StateDemand | None:
