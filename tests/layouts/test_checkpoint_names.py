@@ -28,9 +28,12 @@ from layouts.kda import KDA
 from layouts.mla import MLA
 from layouts.mla.reference import absorb
 from layouts.models import Layer, Model, load_model
+from layouts.models.config import read_json
 from layouts.models.families import FAMILIES
+from layouts.models.presets import base_of, find_config
 from layouts.moe import MoE
 from layouts.residual.attention_residual import output_shapes, weight_shapes
+from tests.helpers import WITH_PROGRAM
 
 DECODERS: Final = pathlib.Path(__file__).parents[1] / "goldens" / "decoders"
 NAMES: Final = tuple(sorted(folder.name for folder in DECODERS.iterdir()))
@@ -244,8 +247,9 @@ def test_reads_of_attention_residuals():
     assert set(expected) == {f"{at}_res_{part}" for at in ("self_attention", "mlp") for part in ("norm", "proj")}
 
 
-def test_every_architecture_that_is_read_has_names():
-    assert set(NAMINGS) == set(FAMILIES)
+def test_every_architecture_that_has_a_program_has_names():
+    runs = {read_json(find_config(base_of(name))).values["architectures"][0]  # pyright: ignore[reportIndexIssue] for name in WITH_PROGRAM}
+    assert runs <= set(NAMINGS) <= set(FAMILIES)
 
 
 @pytest.mark.smoke
