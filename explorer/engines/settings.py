@@ -64,6 +64,9 @@ class Pools:
     exchange_buffer: bool = True
     redundant_experts: int = 0
     window_ratio: float | None = None
+    # vLLM's alone: blocks of a GPU's pool whatever memory is left; whether a step may hold a part of a prompt
+    blocks: int | None = None
+    chunked_prefill: bool = True
 
 
 @dataclass(frozen=True)

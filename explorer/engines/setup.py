@@ -22,6 +22,8 @@ from layouts.serving.reserve import Role, default_limits
 
 READERS: Final = {EngineName.SGLANG: sglang.read, EngineName.VLLM: vllm.read}
 _QUANTISED: Final = ("attention", "dense", "shared", "experts")  # what an online weight format applies to
+# How DCP ranks exchange unsaid: SGLang 0.5.23 `_dcp_comm_backend_default` (without fi_a2a), vLLM `set_dcp_defaults`.
+_DCP_BACKENDS: Final = {EngineName.SGLANG: "a2a", EngineName.VLLM: "ag_rs"}
 _MOST_GRAPHS: Final = 128  # entries that a request carries
 _CONTEXT: Final = 8192  # tokens of a request where nothing is asked
 _LOW_LATENCY_ROWS: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK where it is not set
@@ -78,7 +80,7 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
     name = asked.model or settings.model
     if not name:
         raise CommandError("the command names no model: add --model-path (SGLang), a model (vLLM), or --model here")
-    notes = list(_draft_notes(settings, asked))
+    notes = [*settings.notes, *_draft_notes(settings, asked)]
     stored = load_model(name, "none", asked.precision)
     precision, more = _precision(settings, stored, asked.precision)
     prefill, speculation = settings.role is Role.PREFILL, settings.speculation
@@ -130,7 +132,7 @@ def layout_keys(settings: Settings, model: Model) -> dict[str, int | str]:
         "moe_dp": moe_dp,
         "weight_shard": 1,
         "vocab_tp": group if d.vocab_in_group else tp,
-        "dcp_backend": (d.dcp_backend or "a2a") if d.dcp > 1 else "a2a",
+        "dcp_backend": d.dcp_backend or _DCP_BACKENDS[settings.engine] if d.dcp > 1 else "a2a",
         "dispatch": "all_to_all" if exchanged else "all_gather",
         "padding": "sum_len" if summed else "max_len",
     }
@@ -194,7 +196,7 @@ def _draft(speculation: Speculation | None, model: Model, asked: Asked) -> str |
 
 
 # Drafts of which the algorithm alone says what they are.
-_KNOWN_DRAFTS: Final = {"NEXTN": "mtp", "EAGLE": "mtp", "MTP": "mtp", "DEEPSEEK_MTP": "mtp", "DSPARK": "dspark"}
+_KNOWN_DRAFTS: Final = {"NEXTN": "mtp", "EAGLE": "mtp", "MTP": "mtp", "DSPARK": "dspark"}
 
 
 _NO_DRAFT: Final = "NGRAM"  # guesses from the text itself: no weights

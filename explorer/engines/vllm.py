@@ -13,7 +13,7 @@ from explorer.engines.meaning import format_of, unmodelled
 from explorer.engines.settings import Degrees, Pools, Settings, Speculation
 from explorer.engines.values import Values
 from layouts.serving.reserve import Role
-from layouts.serving.vllm_parallel import All2All, ParallelFlags, all2all, degrees, exchanges_rows
+from layouts.serving.vllm_parallel import BATCHED, All2All, ParallelFlags, all2all, degrees, exchanges_rows
 
 COUNTS: Final[Mapping[str, str]] = {
     "kv_bytes": "kv_cache_memory_bytes",
@@ -22,9 +22,13 @@ COUNTS: Final[Mapping[str, str]] = {
     "page": "block_size",
     "chunk": "max_num_batched_tokens",
     "graph_limit": "max_cudagraph_capture_size",
+    "blocks": "num_gpu_blocks_override",
 }
 BACKEND_VARIABLE: Final = "VLLM_ALL2ALL_BACKEND"
 EXPORTED_EXCHANGE: Final = "deepep_low_latency"
+_MTP: Final = "_mtp"
+_UNSAID_MTP: Final = "taken to be 1, of one MTP layer"
+_UNSAID: Final = "no draft is counted, say how many tokens it proposes"
 _ROLES: Final = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 _WRITTEN_ROLES: Final = {role: name for name, role in _ROLES.items()}
 _CONNECTOR: Final = "NixlConnector"
@@ -34,14 +38,16 @@ def read(launch: Launch) -> Settings:
     """The settings of a launch; raises CommandError for a value that cannot be."""
     values = Values(launch)
     role = str(values.table("kv_transfer_config").get("kv_role", ""))
+    speculation, notes = _speculation(values)
     return Settings(
         engine=EngineName.VLLM,
         model=launch.model,
         degrees=_degrees(values),
         pools=_pools(values),
-        speculation=_speculation(values),
+        speculation=speculation,
         role=_ROLES.get(role, Role.UNIFIED),
         formats=dict(_formats(values)),
+        notes=notes,
         unmodelled=tuple(unmodelled(values)),
     )
 
@@ -71,8 +77,14 @@ def write(settings: Settings) -> tuple[dict[str, Value], dict[str, str]]:
     flags |= {name: getattr(pools, field) for field, name in COUNTS.items() if getattr(pools, field)}
     if pools.graph_sizes:
         flags["cudagraph_capture_sizes"] = pools.graph_sizes
+    if not pools.graphs:
+        flags["enforce_eager"] = True
     if not pools.prefix_cache:
         flags["enable_prefix_caching"] = False
+    if not pools.chunked_prefill:
+        flags["enable_chunked_prefill"] = False
+    if pools.replay_state:
+        flags["use_replayssm"] = True
     if pools.redundant_experts:
         flags |= {"enable_eplb": True, "eplb_config": {"num_redundant_experts": pools.redundant_experts}}
     if spec is not None:
@@ -131,23 +143,38 @@ def _pools(values: Values) -> Pools:
     return Pools(
         share=values.share("gpu_memory_utilization"),
         graph_sizes=values.counts("cudagraph_capture_sizes"),
-        graphs=not values.switch("enforce_eager"),
+        graphs=not values.switch("enforce_eager") and not _ungraphed(values),
         prefix_cache=values.switch("enable_prefix_caching", True),
         state_strategy=values.word("mamba_cache_mode"),
-        low_latency=backend(values) == EXPORTED_EXCHANGE,
+        replay_state=values.switch("use_replayssm"),
+        low_latency=_exchange(values) in BATCHED,
+        chunked_prefill=values.switch("enable_chunked_prefill", True),
         redundant_experts=redundant if isinstance(redundant, int) and not isinstance(redundant, bool) else 0,
         **{field: values.count(name) for field, name in COUNTS.items()},  # pyright: ignore[reportArgumentType]
     )
 
 
-def _speculation(values: Values) -> Speculation | None:
-    """A step verifies the proposed tokens and one more."""
+def _ungraphed(values: Values) -> bool:
+    """Whether graphs are switched off in the words of the compilation (`CUDAGraphMode.NONE`)."""
+    config = values.launch.values.get("compilation_config")
+    return isinstance(config, Mapping) and str(config.get("cudagraph_mode") or "").upper() == "NONE"
+
+
+def _speculation(values: Values) -> tuple[Speculation | None, tuple[str, ...]]:
+    """A step verifies the proposed tokens and one more. MTP layers have names by model, all of which mean `mtp`, and
+    propose as many tokens as there are where none is said (`SpeculativeConfig.__post_init__`)."""
     config = values.table("speculative_config")
     tokens = config.get("num_speculative_tokens", values.count("spec_tokens"))
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
-        return None
     method, model = config.get("method", values.word("spec_method")), config.get("model", values.word("spec_model"))
-    return Speculation(str(method or "draft_model").upper(), tokens + 1, None if model is None else str(model))
+    name = str(method or "draft_model").lower()
+    name = "mtp" if name.endswith(_MTP) else name
+    notes: tuple[str, ...] = ()
+    if tokens is None and method is not None:
+        notes = (f"{name[:40]!r} drafts, num_speculative_tokens unsaid: {_UNSAID_MTP if name == 'mtp' else _UNSAID}",)
+        tokens = 1 if name == "mtp" else None
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+        return None, notes
+    return Speculation(name.upper(), tokens + 1, None if model is None else str(model)), notes
 
 
 def _formats(values: Values) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ _STANDS_FOR: Final = {
 # Backends with which the rows of a TP group are spread over its ranks before the experts: `use_sequence_parallel_moe`.
 _SPREAD_ROWS: Final = frozenset(All2All) - {All2All.MOONEP, All2All.FLASHINFER_TWO_SIDED, All2All.FLASHINFER_ALL2ALLV}
 # Backends whose rows are batched by expert: `use_batched_dp_moe`.
-_BATCHED: Final = frozenset({All2All.DEEPEP_LOW_LATENCY, All2All.NIXL_EP})
+BATCHED: Final = frozenset({All2All.DEEPEP_LOW_LATENCY, All2All.NIXL_EP})
 
 
 @dataclass(frozen=True)
@@ -125,4 +125,4 @@ def exchanges_rows(flags: ParallelFlags) -> bool:
 
 def batches_by_expert(flags: ParallelFlags) -> bool:
     """Whether the backend batches rows by expert, so that a step defaults to 256 tokens (`vllm_limits`)."""
-    return flags.all2all in _BATCHED and flags.expert_parallel and flags.dp > 1
+    return flags.all2all in BATCHED and flags.expert_parallel and flags.dp > 1

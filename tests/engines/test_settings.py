@@ -184,6 +184,7 @@ def test_every_field_of_pools_is_read_from_some_flag() -> None:
     """A setting that no engine sets would be dead."""
     read = {"share", "graph_sizes", "graphs", "prefix_cache", "overlap_schedule", "state_strategy", "replay_state"}
     read |= {"dispatch_tokens", "low_latency", "exchange_buffer", "redundant_experts", "chunk", "kv_bytes"}
+    read |= {"chunked_prefill"}
     read |= set(sglang.COUNTS) | set(sglang.NUMBERS) | set(vllm.COUNTS)
     assert {field.name for field in dataclasses.fields(Pools)} == read
 

@@ -83,7 +83,7 @@ def _told(info: Mapping[str, Any], options: Options, version: str | None) -> Sub
         source=SERVER_INFO,
         limits=Limits(found.request.chunk, found.settings.pools.max_running),
         told=repr((launch.model, sorted(launch.values.items(), key=lambda pair: pair[0]))),
-        notes=(*found.settings.notes, *found.notes),
+        notes=found.notes,
     )
 
 

@@ -81,7 +81,8 @@ def planned(setup: Setup, parts: Parts, kv_bytes: int, block: int | None = None)
     """The blocks that `kv_bytes` of one GPU make, cut into groups. `block`: tokens of one where a log of another
     version says them. Raises EngineRuleError where nothing is cached."""
     caches = _caches(setup, parts, block or _block(setup, parts))
-    return pool(groups(caches, block_outermost=parts.compressed is not None), max(kv_bytes, 0))
+    cut = groups(caches, block_outermost=parts.compressed is not None)
+    return pool(cut, max(kv_bytes, 0), setup.settings.pools.blocks)
 
 
 def limits(setup: Setup, parts: Parts) -> Limits:
