@@ -64,8 +64,9 @@ def _sglang(launch: Launch, settings: Settings, request: Request) -> Resolved:
 
 
 def _settled(degrees: Degrees, flags: Flags) -> Degrees:
-    """Degrees of a server that gathers expert weights instead of sending rows: each rank a group of its own."""
-    if flags.weight_shard == 1:
+    """Degrees of a server that gathers expert weights instead of sending rows: each rank a group of its own. A
+    number of ranks that the rules refuse is no layout: then they stay."""
+    if not 1 < flags.weight_shard == flags.tp:
         return degrees
     return replace(
         degrees,

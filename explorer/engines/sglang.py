@@ -113,6 +113,8 @@ def _degrees(values: Values) -> Degrees:
     tp, dp, attn_dp = (values.degree(name) for name in ("tp_size", "dp_size", "attn_dp_size"))
     if values.switch("enable_dp_attention") and attn_dp == 1:
         dp, attn_dp = 1, dp  # the older spelling: --dp-size counts attention groups
+    if values.degree("dwdp_size") > 1:
+        dp = 1  # `handle_dwdp`, which makes every rank an attention group
     exchanged = exchanges(EngineName.SGLANG, values.word(EXCHANGE))
     return Degrees(
         replicas=dp,

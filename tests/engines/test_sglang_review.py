@@ -205,6 +205,17 @@ def test_dwdp_makes_each_rank_a_group() -> None:
     assert any(what.startswith("--dwdp-size") for what in found.settings.unmodelled)
 
 
+def test_dwdp_has_no_replicas() -> None:
+    found = setup(V3 + "--tp 8 --dp-size 8 --dwdp-size 8")
+    assert (found.layout.gpus, found.layout.attn_dp, found.broken) == (8, 8, ())
+
+
+def test_dwdp_over_other_ranks_breaks_its_own_rule_alone() -> None:
+    (rule,) = [rule for rule in setup(V3 + "--tp 8 --dwdp-size 3").broken if "--dwdp-size" in rule]
+    assert rule == "--dwdp-size 3 must be --tp-size 8: make them equal"
+    assert setup(V3 + "--tp 8 --dwdp-size 3").layout.gpus == 8
+
+
 # One answer to how states are cached
 
 
