@@ -26,8 +26,9 @@ def the_load() -> list[str]:
 
 
 def examples() -> list[str]:
-    """Every command line of `meshwright` in the code blocks, without prompt and pipe."""
-    lines = (line.removeprefix("$ ") for block in FENCED for line in block.splitlines())
+    """Every command line of `meshwright` in the code blocks, joined where it goes on, without prompt and pipe."""
+    joined = (re.sub(r"\\\n\s*", "", block) for block in FENCED)
+    lines = (line.removeprefix("$ ") for block in joined for line in block.splitlines())
     return [line.split(" | ")[0] for line in lines if line.startswith("meshwright ")]
 
 
