@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.settings import Degrees, Pools, Settings
+from explorer.engines.steps import longest, step_limits
 from explorer.engines.values import Values
 from explorer.engines.vllm import backend
 from explorer.request import Request
@@ -19,7 +20,6 @@ from layouts.serving.flag_rules import broken_buffer, broken_flags
 from layouts.serving.flags import Flags, settled
 from layouts.serving.reserve import Role
 from layouts.serving.states import StateCache
-from layouts.serving.vllm_limits import Limits, default_limits
 from layouts.serving.vllm_parallel import All2All, ParallelFlags, all2all
 from layouts.serving.vllm_rules import ModelFacts, ServeFlags, broken_rules
 
@@ -160,9 +160,9 @@ def _vllm(launch: Launch, settings: Settings, request: Request) -> Resolved:
     )
     drafts = settings.speculation.verify - 1 if settings.speculation is not None else 0
     serve = ServeFlags(
-        max_model_len=request.model.context_limit,
-        limits=_limits(settings, request),
-        chunked_prefill=values.switch("enable_chunked_prefill", True),
+        max_model_len=longest(settings, request),
+        limits=step_limits(settings, request),
+        chunked_prefill=pools.chunked_prefill,
         prefix_caching=pools.prefix_cache,
         block=pools.page or 16,
         dcp_interleave=values.count("cp_kv_cache_interleave_size", 1, 1) or 1,
@@ -177,11 +177,6 @@ def _vllm(launch: Launch, settings: Settings, request: Request) -> Resolved:
         quantised=request.model.precision["experts"].name != "bf16",
     )
     return Resolved(settings, broken_rules(parallel, serve, _facts(request)), ())
-
-
-def _limits(settings: Settings, request: Request) -> Limits:
-    memory, pools = int(request.machine.memory_bytes), settings.pools
-    return default_limits(memory, request.model.context_limit, tokens=pools.chunk, requests=pools.max_running)
 
 
 def _facts(request: Request) -> ModelFacts:

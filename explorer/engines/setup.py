@@ -10,6 +10,7 @@ from explorer.engines import sglang, vllm
 from explorer.engines.command.launch import CommandError, EngineName, Launch
 from explorer.engines.resolution import resolved
 from explorer.engines.settings import Settings, Speculation
+from explorer.engines.steps import decode_batches, step_limits
 from explorer.request import Request, captured, make_request
 from explorer.residents.line import Holding
 from hw.machine import Machine
@@ -102,8 +103,8 @@ def understood(launch: Launch, settings: Settings, asked: Asked) -> Setup:
         domain=asked.domain,
     )
     settings, refused, changed = resolved(launch, settings, request)
-    request = _told(request, settings, asked)
     layout = resolve(layout_keys(settings, request.model), request.gpus, request.model)
+    request = _told(request, settings, asked, layout)
     notes += [*more, *changed, *request.model.notes]
     rules = tuple(dict.fromkeys([*refused, *broken(layout, request.site)]))
     return Setup(launch, settings, asked, request, layout, rules, tuple(notes))
@@ -138,7 +139,7 @@ def layout_keys(settings: Settings, model: Model) -> dict[str, int | str]:
     }
 
 
-def _told(request: Request, settings: Settings, asked: Asked) -> Request:
+def _told(request: Request, settings: Settings, asked: Asked, layout: Layout) -> Request:
     """The request with what the command says of contexts, graphs and copies."""
     pools, d = settings.pools, settings.degrees
     model = replace(request.model, context_limit=pools.context_length or request.model.context_limit)
@@ -152,7 +153,7 @@ def _told(request: Request, settings: Settings, asked: Asked) -> Request:
         graphs=_graphs(request, settings),
         dispatch_tokens=rows if buffered else request.dispatch_tokens,
         holding=Holding(pools.redundant_experts, spread, d.dense_tp, asked.shared_clones, pools.exchange_buffer),
-        chunk=_chunk(settings, int(request.machine.memory_bytes)),
+        chunk=_chunk(request, settings, layout),
         extra_slots=pools.extra_slots,
     )
 
@@ -171,19 +172,22 @@ def _machine(machine: Machine, asked: Asked) -> Machine:
 def _graphs(request: Request, settings: Settings) -> np.ndarray:
     """Captured decode batches: those stated, those up to the stated limit, or those of the engine's default limit."""
     pools, width = settings.pools, request.verify_width
-    limits = default_limits(int(request.machine.memory_bytes), settings.degrees.tp)
-    sizes = pools.graph_sizes or graph_sizes(pools.graph_limit or limits.max_batch, speculative=width > 1)
+    if settings.engine is EngineName.VLLM:
+        sizes = decode_batches(settings, request)
+    else:
+        limits = default_limits(int(request.machine.memory_bytes), settings.degrees.tp)
+        sizes = pools.graph_sizes or graph_sizes(pools.graph_limit or limits.max_batch, speculative=width > 1)
     if len(sizes) > _MOST_GRAPHS:
         return captured(request.model, width)
     return np.array([*sizes, *[sizes[-1]] * (_MOST_GRAPHS - len(sizes))], np.float64)
 
 
-def _chunk(settings: Settings, memory: int) -> int:
+def _chunk(request: Request, settings: Settings, layout: Layout) -> int:
     """Prefill tokens of a step over all attention groups: SGLang's figure is of them all, vLLM's of each."""
-    chunk, d = settings.pools.chunk, settings.degrees
-    if chunk is None:
-        return default_limits(memory, d.tp).chunk
-    return chunk * d.attn_dp if settings.engine is EngineName.VLLM else chunk
+    if settings.engine is EngineName.VLLM:
+        return step_limits(settings, request).max_num_batched_tokens * layout.attn_dp
+    chunk = settings.pools.chunk
+    return default_limits(int(request.machine.memory_bytes), settings.degrees.tp).chunk if chunk is None else chunk
 
 
 def _draft(speculation: Speculation | None, model: Model, asked: Asked) -> str | None:

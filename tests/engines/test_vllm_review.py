@@ -127,3 +127,25 @@ def test_what_is_read_is_written(flags: str) -> None:
     (launch,) = read_launches(LLAMA + flags)
     name = flags.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_")
     assert vllm.write(vllm.read(launch))[0][name] == launch.values[name]
+
+
+@pytest.mark.parametrize(
+    ("command", "hardware", "chunk", "largest"),
+    [
+        # `get_batch_defaults`: 8192 tokens and 1024 requests from 70 GiB; graphs of 512 tokens at most
+        (LLAMA, "h100", 8192, 512),
+        (LLAMA + "-tp 2 -dp 4", "h100", 8192, 512),  # groups of a dense model share nothing
+        (LLAMA + "-tp 2 -dp 4 --max-num-batched-tokens 4096", "h100", 4096, 512),
+        (LLAMA + "--max-num-seqs 16", "h100", 8192, 32),  # twice the requests
+        (LLAMA + "--max-num-seqs 16 --max-cudagraph-capture-size 8", "h100", 8192, 8),
+        (LLAMA + "--no-enable-chunked-prefill --max-model-len 20000", "h100", 20_000, 512),  # a whole prompt a step
+        (V3 + "-dp 8 --enable-expert-parallel", "h200", 8 * 8192, 512),
+        # `DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP`: 256 tokens of each group
+        (V3 + "-dp 8 --enable-expert-parallel --all2all-backend deepep_low_latency", "h200", 8 * 256, 256),
+        # drafts: 512 tokens are 256 requests of two tokens
+        (V3 + """-tp 8 --speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'""", "h200", 8192, 256),
+    ],
+)
+def test_a_step_of_vllm(command: str, hardware: str, chunk: int, largest: int) -> None:
+    found = setup(command, hardware)
+    assert (found.request.chunk, found.request.graphs.max()) == (chunk, largest)

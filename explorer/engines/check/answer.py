@@ -117,7 +117,7 @@ def _loads(setup: Setup, up: Startup, lengths: Lengths) -> tuple[tuple[Load, ...
 
 def _divided(setup: Setup) -> int:
     """vLLM's chunk is each group's, ours that of all groups."""
-    return setup.layout.attn_dp if setup.settings.degrees.attn_dp > 1 and setup.launch.engine == "vllm" else 1
+    return setup.layout.attn_dp if setup.launch.engine == "vllm" else 1
 
 
 def _fraction(up: Startup) -> float:

@@ -8,6 +8,8 @@ from explorer.engines.setup import Setup
 from explorer.engines.startup.compressed import COMPRESSED_BLOCK, compressed_caches
 from explorer.engines.startup.found import Given, Startup
 from explorer.engines.startup.parts import Parts
+from explorer.engines.steps import longest as longest_length
+from explorer.engines.steps import step_limits
 from explorer.residents.estimates import GRAPHS, trial_step
 from explorer.residents.line import Group
 from layouts.csa import CSA
@@ -19,7 +21,7 @@ from layouts.serving.requests import Clamp
 from layouts.serving.vllm_capacity import Pool, capacity, logged_tokens, longest_request, max_concurrency, pool
 from layouts.serving.vllm_capacity import require_one_request as require_one
 from layouts.serving.vllm_groups import Request, groups
-from layouts.serving.vllm_limits import Limits, default_limits, in_flight_tokens
+from layouts.serving.vllm_limits import in_flight_tokens
 from layouts.serving.vllm_memory import DEFAULT_UTILISATION, Measured, kv_budget
 from layouts.serving.vllm_pages import DEFAULT_BLOCK, Cache, Kind, StateMode, aligned_block, state_slots
 
@@ -31,10 +33,11 @@ def start(setup: Setup, given: Given) -> Startup:
     parts, pools = Parts(setup), setup.settings.pools
     utilisation = DEFAULT_UTILISATION if pools.share is None else pools.share
     weights = parts.weights if given.weights is None else given.weights
-    peak = trial_step(limits(setup, parts).max_num_batched_tokens)
+    limits = step_limits(setup.settings, setup.request)
+    peak = trial_step(limits.max_num_batched_tokens)
     reserved, most = parts.reserved(peak)
     refusal, held, budget = None, None, 0
-    longest = Request(_length(setup), _in_flight(setup), setup.layout.dcp)
+    longest = Request(longest_length(setup.settings, setup.request), _in_flight(setup), setup.layout.dcp)
     wanted = Request(min(setup.request.context, longest.length), longest.in_flight, longest.dcp)
     try:
         budget = _budget(setup, parts, weights, utilisation, peak[0]) if given.budget is None else given.budget
@@ -43,7 +46,7 @@ def start(setup: Setup, given: Given) -> Startup:
         require_one(held, longest)
     except EngineRuleError as error:
         refusal = str(error)
-    limit = limits(setup, parts).max_num_seqs
+    limit = limits.max_num_seqs
     fits = capacity(held, wanted).requests if held is not None else 0
     blocks = 0 if held is None else held.blocks * held.block_bytes
     tokens = 0 if held is None else _pool_tokens(held, wanted)
@@ -85,18 +88,8 @@ def planned(setup: Setup, parts: Parts, kv_bytes: int, block: int | None = None)
     return pool(cut, max(kv_bytes, 0), setup.settings.pools.blocks)
 
 
-def limits(setup: Setup, parts: Parts) -> Limits:
-    """Tokens and requests of a step, those of the command or the engine's defaults."""
-    pools = setup.settings.pools
-    return default_limits(parts.total, _length(setup), tokens=pools.chunk, requests=pools.max_running)
-
-
-def _length(setup: Setup) -> int:
-    return setup.settings.pools.context_length or setup.request.model.context_limit
-
-
 def _in_flight(setup: Setup) -> int:
-    return in_flight_tokens(limits(setup, Parts(setup)).max_num_batched_tokens, setup.layout.pp)
+    return in_flight_tokens(step_limits(setup.settings, setup.request).max_num_batched_tokens, setup.layout.pp)
 
 
 def _budget(setup: Setup, parts: Parts, weights: int, utilisation: float, peak: int) -> int:
