@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -230,19 +231,19 @@ def _load(name: str, gpus_per_host: int | None, domain: int | None, curves: str 
         return np.array([_lookup(figures, path, name).value for path in paths])
 
     def scalar(path: str) -> Array:
-        return jnp.asarray(array(path)[0])
+        return jax.device_put(array(path)[0])
 
     def by_rate(what: str) -> Array:
-        return jnp.asarray(np.stack([array(*(f"{family}.{what}.{rate}" for rate in RATES)) for family in FAMILIES]))
+        return jax.device_put(np.stack([array(*(f"{family}.{what}.{rate}" for rate in RATES)) for family in FAMILIES]))
 
     def by_kind(what: str) -> Array:
-        return jnp.asarray(array(*(f"{kind}.{what}" for kind in COLLECTIVES)))
+        return jax.device_put(array(*(f"{kind}.{what}" for kind in COLLECTIVES)))
 
     return Machine(
         name=name,
         sources=Sources(curves or name, figures),
         **{what: scalar(what) for what in _SCALARS},
-        peak=jnp.asarray(array(*(f"peak.{rate}" for rate in RATES))),
+        peak=jax.device_put(array(*(f"peak.{rate}" for rate in RATES))),
         curves=FamilyCurves(
             **{what: by_rate(what) for what in (*FAMILY_FIELDS, "spread")},
         ),

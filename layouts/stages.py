@@ -20,7 +20,8 @@ def stage_bounds(layers: int, stage: int, stages: int) -> tuple[int, int]:
 
 def heaviest_stages(model: Model) -> Float[np.ndarray, "stages 2"]:
     """For 1, 2, ... stages the bounds of the stage with most parameters (the last of equals: it holds the head)."""
-    weight = np.array([layer.parameters for layer in model.layers], np.float64)
+    of_kind = np.array([kind.parameters for kind in model.kinds], np.float64)
+    weight = of_kind[list(model.kind_of_layer)]
     held = np.concatenate([[0.0], np.cumsum(weight)])
 
     def heaviest(stages: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """The bytes of one rank that start-up rules divide, out of the ledger's lines."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,14 +12,37 @@ from explorer.evaluate import Tables
 from explorer.held import held
 from explorer.residents.division import Division
 from explorer.residents.estimates import GRAPHS
-from explorer.residents.line import Group, Line
+from explorer.residents.line import Group, Holding, Line
 from explorer.residents.lines import RING, kv_bytes_a_token
 from layouts.csa import CSA
 from layouts.expression import Expr, total
 from layouts.gqa import GQA
 from layouts.kda import KDA
+from layouts.models import Model
 from layouts.serving.compressed_pools import CompressedLayers
 from layouts.symbols import layers_of
+
+
+class _Lowered:
+    """What tables depend on, told apart by content: commands that differ in a flag share a model."""
+
+    def __init__(self, model: Model, prefill: bool, holding: Holding):
+        self.model, self.prefill, self.holding = model, prefill, holding
+        formats = tuple((name, form.name) for name, form in model.precision.formats.items())
+        rest = repr((model.name, model.draft, model.defaults, model.vision, model.table_bytes))
+        sizes = (model.vocab, model.context_limit, model.tied)
+        self._content = (model.layers, formats, rest, sizes, prefill, holding)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Lowered) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+
+@functools.lru_cache(maxsize=32)
+def _lowered(asked: _Lowered) -> Tables:
+    return Tables(asked.model, asked.prefill, asked.holding)
 
 
 @dataclass(frozen=True)
@@ -48,7 +72,7 @@ class Parts:
     def tables(self) -> Tables:
         """The model lowered to arrays."""
         request = self.setup.request
-        return Tables(request.model, request.prefill, request.holding)
+        return _lowered(_Lowered(request.model, request.prefill, request.holding))
 
     @property
     def numbers(self) -> Mapping[str, Fraction]:
