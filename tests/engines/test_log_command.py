@@ -31,7 +31,8 @@ def test_without_a_chip_it_is_only_read(capsys):
     assert [row["name"] for row in log["rows"]][:3] == ["before weights", "weights", "after weights"]
 
 
-def test_columns_of_predictions_are_drawn_where_there_are_any(capsys):
+def test_columns_of_predictions_are_drawn_where_there_are_any(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     _, out, _ = ran(capsys, DP8)
     assert "residual" not in out and "error %" not in out
     _, out, _ = ran(capsys, DP8, "--hardware", "h200", "--command", f"{LAUNCH} --mem-fraction-static 0.85")
