@@ -28,7 +28,7 @@ from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
 from layouts.mla import MLA
 from layouts.models.forms import Forms
-from layouts.models.layer import Attention, Layer
+from layouts.models.layer import Layer, Programmed, programmed
 from layouts.moe import MoE
 from layouts.moe.exchange import Exchange
 from layouts.residual.attention_residual import Stream, mixture, open_block, read_of
@@ -187,7 +187,7 @@ class DecoderLayer(nnx.Module):
         self.eps, self.opens = forms.eps, opens
         self.residual = parameters(weights.get("residual"))
         self.input_norm = nnx.Param(weights["input_norm"])
-        self.attention = _attention(layer.attention, forms, layout, weights["attention"])
+        self.attention = _attention(programmed(layer.attention), forms, layout, weights["attention"])
         self.post_attention_norm = nnx.Param(weights["post_attention_norm"])
         ffn = ExpertMixture if isinstance(layer.ffn, MoE) else DenseMLP
         self.ffn = ffn(forms, layout, weights["ffn"])
@@ -214,7 +214,7 @@ def read_normed(stream: Stream, residual: Any, name: str, norm: Array, eps: floa
     return rms_norm(seen, norm, eps)
 
 
-def _attention(shape: Attention, forms: Forms, layout: Layout, weights: Any) -> nnx.Module:
+def _attention(shape: Programmed, forms: Forms, layout: Layout, weights: Any) -> nnx.Module:
     if isinstance(shape, KDA):
         return DeltaAttention(shape, forms, layout, weights)
     if isinstance(shape, MLA) and shape.indexer is not None:

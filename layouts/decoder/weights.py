@@ -21,7 +21,7 @@ from layouts.kda import KDA
 from layouts.layout import Layout
 from layouts.mesh import Axes
 from layouts.mla import MLA
-from layouts.models.layer import Layer
+from layouts.models.layer import Layer, programmed
 from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.moe.exchange import form_of
@@ -53,7 +53,7 @@ def layer_shapes(layer: Layer, layout: Layout) -> Tree:
     return {
         **mixing,
         "input_norm": (layer.hidden,),
-        "attention": _attention_shapes(layer.attention, layout),
+        "attention": _attention_shapes(programmed(layer.attention), layout),
         "post_attention_norm": (layer.hidden,),
         "ffn": moe.weight_shapes(layer.ffn) if isinstance(layer.ffn, MoE) else dense.weight_shapes(layer.ffn),
     }
@@ -76,7 +76,7 @@ def layer_specs(layer: Layer, layout: Layout, axes: Axes, sharded: bool) -> Tree
     specs = {
         **{name: mixture.weight_specs(shapes, axes) for name, shapes in mixing.items()},
         "input_norm": axes.spec(None),
-        "attention": _attention_specs(layer.attention, layout, axes),
+        "attention": _attention_specs(programmed(layer.attention), layout, axes),
         "post_attention_norm": axes.spec(None),
         "ffn": ffn,
     }

@@ -7,12 +7,21 @@ from layouts.dense import Dense
 from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.mla import MLA
+from layouts.models.errors import ModelError
 from layouts.moe import MoE
 from layouts.residual.shape import AttentionResidual
 from layouts.tensor import Tensor
 
-Attention = MLA | KDA | GQA | CSA
+Programmed = MLA | KDA | GQA
+Attention = Programmed | CSA
 Ffn = Dense | MoE
+
+
+def programmed(attention: Attention) -> Programmed:
+    """An attention that has a program; raises ModelError for one that can only be priced."""
+    if isinstance(attention, CSA):
+        raise ModelError(f"attention {attention.label} has no program; it can be priced: plan, cost, memory, check")
+    return attention
 
 
 @dataclass(frozen=True)
