@@ -22,12 +22,13 @@ from layouts.serving.graphs import graph_sizes
 from layouts.serving.reserve import Role, default_limits
 
 READERS: Final = {EngineName.SGLANG: sglang.read, EngineName.VLLM: vllm.read}
-_QUANTISED: Final = ("attention", "dense", "shared", "experts")  # what an online weight format applies to
+WRITERS: Final = {EngineName.SGLANG: sglang.write, EngineName.VLLM: vllm.write}
+QUANTISED: Final = ("attention", "dense", "shared", "experts")  # what an online weight format applies to
 # How DCP ranks exchange unsaid: SGLang 0.5.23 `_dcp_comm_backend_default` (without fi_a2a), vLLM `set_dcp_defaults`.
 _DCP_BACKENDS: Final = {EngineName.SGLANG: "a2a", EngineName.VLLM: "ag_rs"}
 _MOST_GRAPHS: Final = 128  # entries that a request carries
 _CONTEXT: Final = 8192  # tokens of a request where nothing is asked
-_LOW_LATENCY_ROWS: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK where it is not set
+LOW_LATENCY_ROWS: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK where it is not set
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _told(request: Request, settings: Settings, asked: Asked, layout: Layout) ->
     pools, d = settings.pools, settings.degrees
     model = replace(request.model, context_limit=pools.context_length or request.model.context_limit)
     spread = settings.engine is EngineName.SGLANG and d.attn_dp > 1 and not d.vocab_in_group
-    rows = pools.dispatch_tokens or (_LOW_LATENCY_ROWS if settings.engine is EngineName.SGLANG else None)
+    rows = pools.dispatch_tokens or (LOW_LATENCY_ROWS if settings.engine is EngineName.SGLANG else None)
     buffered = d.exchange == "all_to_all" and pools.low_latency and pools.exchange_buffer
     return replace(
         request,
@@ -224,7 +225,7 @@ def _precision(settings: Settings, model: Model, asked: str | None) -> tuple[str
         if component != "weights":
             changes.append(f"{component}={name}")
         elif name == "fp8" and model.precision["attention"].name == "bf16":
-            changes += [f"{part}=fp8" for part in _QUANTISED]
+            changes += [f"{part}=fp8" for part in QUANTISED]
         elif name == "fp8" or "fp4" in name:
             continue  # the checkpoint is in that format already: its config says so
         else:

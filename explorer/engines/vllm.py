@@ -145,7 +145,6 @@ def _pools(values: Values) -> Pools:
         graph_sizes=values.counts("cudagraph_capture_sizes"),
         graphs=not values.switch("enforce_eager") and not _ungraphed(values),
         prefix_cache=values.switch("enable_prefix_caching", True),
-        state_strategy=values.word("mamba_cache_mode"),
         replay_state=values.switch("use_replayssm"),
         low_latency=_exchange(values) in BATCHED,
         chunked_prefill=values.switch("enable_chunked_prefill", True),

@@ -8,10 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from explorer.engines import sglang, vllm
 from explorer.engines.command.launch import EngineName, Launch, Value
 from explorer.engines.settings import Degrees, Settings
-from explorer.engines.setup import Setup, layout_keys, setup_of
+from explorer.engines.setup import WRITERS, Setup, layout_keys, setup_of
 from explorer.engines.startup import Startup, startup
 from explorer.engines.values import flag
 from explorer.evaluate import Tables, evaluate_batch
@@ -21,7 +20,6 @@ from layouts.layout import Layout, resolve
 from layouts.rules import broken
 from layouts.text import text_of
 
-WRITERS: Final = {EngineName.SGLANG: sglang.write, EngineName.VLLM: vllm.write}
 _GAIN: Final = 0.05  # of the rate, below which an advice is noise
 _WIDEST: Final = 4096  # candidates of a search
 _IMPLIED: Final = ("ep_size",)  # by an exchange of rows, in SGLang

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from explorer.engines import sglang, vllm
 from explorer.engines.command.launch import EngineName, Value
 from explorer.engines.export.hosts import PORTS, Hosts, placed
 from explorer.engines.export.versions import Version, words_of
 from explorer.engines.settings import Settings
+from explorer.engines.setup import WRITERS
 from layouts.layout import Layout
 
-WRITERS: Final = {EngineName.SGLANG: sglang.write, EngineName.VLLM: vllm.write}
 _PROGRAMS: Final = {EngineName.SGLANG: ("python3", "-m", "sglang.launch_server"), EngineName.VLLM: ("vllm", "serve")}
 
 

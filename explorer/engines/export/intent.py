@@ -12,7 +12,7 @@ from typing import Final
 from explorer.engines.command.launch import EngineName
 from explorer.engines.export.errors import ExportError
 from explorer.engines.settings import Degrees, Pools, Settings, Speculation
-from explorer.engines.setup import layout_keys
+from explorer.engines.setup import LOW_LATENCY_ROWS, QUANTISED, layout_keys
 from explorer.request import Request
 from layouts.layout import Layout, resolve
 from layouts.models import Model, load_model
@@ -22,7 +22,6 @@ from layouts.serving.reserve import Role
 from layouts.text import text_of
 
 TITLES: Final = {EngineName.SGLANG: "SGLang", EngineName.VLLM: "vLLM"}
-_LEAST_DISPATCH: Final = 128  # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK where it is not set
 _MOST_GRAPH: Final = (
     512  # requests of a group beyond which no graph is captured by default (SGLang 0.5.23, memory_hook)
 )
@@ -32,7 +31,6 @@ _DRAFTS: Final = {  # a draft that keeps KV of every token is the model's own, o
 }
 BLOCK_DRAFTS: Final = frozenset(kinds["window"] for kinds in _DRAFTS.values())
 """Algorithms whose draft is a checkpoint of its own."""
-_QUANTISED: Final = ("attention", "dense", "shared", "experts")
 
 # Why a key has the values that it has, an engine.
 LIMITS: Final[Mapping[EngineName, Mapping[str, str]]] = {
@@ -155,7 +153,7 @@ def _pools(request: Request, layout: Layout, intent: Intent) -> Pools:
 def _dispatch_tokens(request: Request, layout: Layout, running: int) -> int:
     """Rows that a rank may dispatch: as stated, and no fewer than a full step has."""
     rows = ceil(running * request.verify_width / layout.attn_tp)
-    return max(request.dispatch_tokens or _LEAST_DISPATCH, rows)
+    return max(request.dispatch_tokens or LOW_LATENCY_ROWS, rows)
 
 
 def _speculation(request: Request, intent: Intent) -> Speculation | None:
@@ -174,7 +172,7 @@ def _formats(model: Model, name: str) -> dict[str, str]:
     formats = model.precision.formats
     said = {part: formats[part].name for part in ("kv", "state") if formats[part] != base[part]}
     changed = {part: kind.name for part, kind in formats.items() if part not in ("kv", "state") and kind != build[part]}
-    online = {part for part in _QUANTISED if build[part].name == "bf16"}
+    online = {part for part in QUANTISED if build[part].name == "bf16"}
     if changed and set(changed) == online and set(changed.values()) == {"fp8"}:
         return said | {"weights": "fp8"}
     if changed:

@@ -148,8 +148,9 @@ def _state_page(setup: Setup, attention: KDA, numbers: Mapping[str, Fraction]) -
 
 
 def _slots(setup: Setup) -> int:
+    """State blocks of a request; the prefix cache keeps states at block ends (0.33.0, `MambaModelConfig`)."""
     pools = setup.settings.pools
-    mode = StateMode(pools.state_strategy) if pools.state_strategy in ("none", "align") else StateMode.NONE
+    mode = StateMode.ALIGN if pools.prefix_cache else StateMode.NONE
     return state_slots(mode, setup.request.verify_width - 1, replay=pools.replay_state)
 
 
