@@ -240,3 +240,26 @@ def test_a_case_may_say_auto() -> None:
     command = SGLANG + "moonshotai/Kimi-K3 --tp 8 --mamba-radix-cache-strategy auto"
     subject = Subject(Server(command), {"state_slots": 100})
     assert QUANTITIES["running_requests"].predict(subject) == 20
+
+
+def test_windows_without_a_prefix_cache_are_those_of_the_requests_that_may_run() -> None:
+    """64 requests: each a window of 128, 128 between evictions, a page of 1 and what a step takes, 1; two chunks of
+    8,192 in flight and a page. What is left of the budget goes to the layers that attend to everything."""
+    command = "python -m sglang.launch_server --model-path openai/gpt-oss-120b --tp 1 --max-running-requests 64 "
+    up = started(command + "--disable-radix-cache --chunked-prefill-size 8192")
+    token = 18 * 2 * 8 * 64 * 2
+    assert up.window_bytes == (64 * 258 + 2 * 8192 + 1) * token
+    assert up.kv_bytes == (up.budget - up.window_bytes) // token * token
+    assert started(command).window_bytes == int(0.8 * started(command).kv_tokens) * token
+
+
+def test_slots_of_requests_on_their_way_come_out_of_the_reserve() -> None:
+    """Kimi K3 decodes 16 requests with 32 slots on their way: 48 states beside a pool of 16 (no prefix cache)."""
+    command = (
+        "python -m sglang.launch_server --model-path moonshotai/Kimi-K3 --tp 16 --disaggregation-mode decode "
+        "--max-running-requests 16"
+    )
+    few, many = (started(f"{command} --disaggregation-decode-extra-slots {extra}", "b200") for extra in (0, 32))
+    assert few.state_slots == many.state_slots == 16
+    assert few.parts.state is not None
+    assert few.left - many.left == 32 * few.parts.state.bytes

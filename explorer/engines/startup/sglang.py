@@ -20,7 +20,15 @@ from layouts.serving.compressed_pools import (
     window_cap,
 )
 from layouts.serving.errors import EngineRuleError
-from layouts.serving.pools import DEFAULT_WINDOW_RATIO, kv_tokens, least_mem_fraction, rest_for_pools, window_pools
+from layouts.serving.pools import (
+    DEFAULT_WINDOW_RATIO,
+    kv_tokens,
+    least_mem_fraction,
+    pools_beside_window,
+    rest_for_pools,
+    window_pools,
+    window_tokens_needed,
+)
 from layouts.serving.requests import admitted_requests, requests_that_run
 from layouts.serving.reserve import Role, ServerSettings, default_limits, default_mem_fraction, fraction_with_vision
 from layouts.serving.states import (
@@ -28,8 +36,10 @@ from layouts.serving.states import (
     StateCache,
     StateDemand,
     StatePool,
+    decode_state_slots,
     state_pool,
     state_slots_a_request,
+    tracking_slots,
 )
 
 _NO_STATES: Final = StatePool(0, 0, 0)
@@ -86,12 +96,23 @@ def start(setup: Setup, given: Given) -> Startup:
         running=running.requests,
         clamp=running.clamp,
         longest=min(group, length) if grows else length,
-        left=left - states.deducted - parts.draft_pool() - pool.bytes,
+        left=left - states.deducted - parts.draft_pool() - pool.bytes - _surplus(setup, demand, states),
         reserved=reserved,
         reserved_high=most,
         groups=setup.layout.replicas * setup.layout.attn_dp,
         refusal=refusal,
     )
+
+
+def _surplus(setup: Setup, demand: StateDemand | None, states: StatePool) -> int:
+    """Bytes of state slots that a decode server allocates beyond its pool: they come out of the reserve."""
+    pools = setup.settings.pools
+    if demand is None or setup.settings.role is not Role.DECODE or pools.max_running is None or not states.slots:
+        return 0
+    tracking = tracking_slots(state_cache(pools), overlap=pools.overlap_schedule and setup.layout.pp == 1)
+    running = max(1, pools.max_running // setup.layout.attn_dp)
+    allocated = decode_state_slots(states.slots, running, pools.extra_slots or 0, tracking)
+    return (allocated - states.slots) * (demand.slot_bytes + demand.ring_bytes_a_slot)
 
 
 class _Pools(NamedTuple):
@@ -160,10 +181,30 @@ def _tokens(setup: Setup, parts: Parts, rest: int) -> tuple[int, int]:
     pools, page = setup.settings.pools, setup.settings.pools.page or 1
     if not parts.window_token():
         return (kv_tokens(rest, parts.token, page, pools.max_tokens) if parts.token else 0), 0
+    limit = _limit(setup, parts)
+    if not pools.prefix_cache and limit is not None and parts.token:
+        needed = _window_slots(setup, parts, limit)
+        beside = pools_beside_window(rest, parts.token, parts.window_token(), needed, page)
+        return beside.full, beside.window
     ratio = DEFAULT_WINDOW_RATIO if pools.window_ratio is None else pools.window_ratio
     sizes = parts.token, parts.window_token(), parts.window()
     both = window_pools(rest, *sizes, ratio=ratio, page=page, max_total_tokens=pools.max_tokens)
     return both.full, both.window
+
+
+def _window_slots(setup: Setup, parts: Parts, limit: int) -> int:
+    """Window slots of the requests that may run, where no prefix cache keeps others."""
+    pools, dp = setup.settings.pools, setup.layout.attn_dp
+    decodes = setup.settings.role is Role.DECODE
+    return window_tokens_needed(
+        max(limit // dp, 1),
+        parts.window(),
+        page=pools.page or 1,
+        verify_width=setup.request.verify_width,
+        chunk=max(group_chunk(server_settings(setup, parts).chunk, dp), 0),
+        overlap=pools.overlap_schedule and setup.layout.pp == 1,
+        extra_slots=(pools.extra_slots or 0) if decodes else None,
+    )
 
 
 def _share(setup: Setup, parts: Parts) -> tuple[float, str, str | None]:
