@@ -67,15 +67,6 @@ def token_bytes(
     return kv_bytes + (index_bytes + draft + draft_index_bytes) * copies
 
 
-def draft_beside_bytes(kv_bytes: int, draft_bytes: int, *, dcp: int = 1) -> int:
-    """Bytes a token with a draft that has its own KV heads (DFLASH, DSPARK): its pool spans the tokens of the group.
-
-    Source: `_dflash_draft_cell_size`.
-    """
-    require_positive(kv_bytes=kv_bytes, draft_bytes=draft_bytes, dcp=dcp)
-    return kv_bytes + draft_bytes * dcp
-
-
 class WindowPools(NamedTuple):
     """Token slots of the layers that attend to everything and of those with a sliding window, for one rank."""
 

@@ -25,17 +25,6 @@ class Capacity(NamedTuple):
     tokens: int
 
 
-class Cost(NamedTuple):
-    """Bytes that a request takes of one GPU's pool: `fixed`, and `a_token` for each of its tokens."""
-
-    fixed: float
-    a_token: float
-
-    def bytes(self, length: int) -> float:
-        """Bytes of a request of `length` tokens."""
-        return self.fixed + self.a_token * length
-
-
 @dataclass(frozen=True)
 class Pool:
     """The blocks of one GPU's pool for one cut into groups."""
@@ -132,27 +121,3 @@ def require_one_request(of: Pool, request: Request) -> None:
         f"one request of {request.length} tokens needs {needed * of.block_bytes / _GIB:.2f} GiB of KV, "
         f"but {of.usable * of.block_bytes / _GIB:.2f} GiB are usable: {shorter}, or raise --gpu-memory-utilization"
     )
-
-
-def request_cost(of: Pool, request: Request) -> Cost:
-    """Bytes that a request takes, not rounded to whole blocks: fixed for windows and states, linear for the rest."""
-    grows = [g.caches[0] for g in of.groups if g.caches[0].kind is Kind.FULL]
-    fixed = sum(g.blocks(request) for g in of.groups if g.caches[0].kind is not Kind.FULL)
-    tokens = [c.block * (request.dcp if c.dcp_sharded else 1) for c in grows]
-    return Cost(fixed * of.block_bytes, sum(of.block_bytes / n for n in tokens))
-
-
-def fitted_cost(kv_bytes: tuple[float, float], lengths: tuple[int, int], concurrency: tuple[float, float]) -> Cost:
-    """The cost behind two logs of one model and set of flags that differ in their longest request.
-
-    `kv_bytes` of one GPU, `lengths` in tokens and `concurrency` as logged; a logged cache size / length is the same
-    and has more digits. A request of a log takes its KV bytes / concurrency.
-    """
-    short, long = sorted(zip(lengths, kv_bytes, concurrency, strict=True))
-    if short[0] == long[0]:
-        raise EngineRuleError(f"both logs have requests of {short[0]} tokens: take one with another --max-model-len")
-    if min(concurrency) <= 0:
-        raise EngineRuleError(f"a concurrency of {min(concurrency)} must be positive: read it from the log")
-    a, b = short[1] / short[2], long[1] / long[2]
-    a_token = (b - a) / (long[0] - short[0])
-    return Cost(a - a_token * short[0], a_token)

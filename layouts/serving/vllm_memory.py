@@ -90,12 +90,6 @@ def kv_budget(measured: Measured, utilisation: float = DEFAULT_UTILISATION, *, d
     return Budget(requested, kv, measured.available - requested - (measured.graphs - graphs))
 
 
-def equivalent_utilisation(measured: Measured, utilisation: float = DEFAULT_UTILISATION) -> float:
-    """The utilisation that gives, with the graphs deducted, the KV that `utilisation` gave without; at most 1."""
-    _require_fraction(utilisation)
-    return min(round(utilisation + measured.graphs / measured.total, 4), 1.0)
-
-
 def suggested_kv_bytes(measured: Measured, graphs: int, utilisation: float = DEFAULT_UTILISATION) -> tuple[int, int]:
     """The two `--kv-cache-memory` that the engine suggests once it has captured `graphs` bytes of graphs.
 

@@ -121,8 +121,3 @@ def spreads_rows(flags: ParallelFlags) -> bool:
 def exchanges_rows(flags: ParallelFlags) -> bool:
     """Whether the experts' rows go through the all-to-all backend at all. Source: `use_all2all`."""
     return flags.dp > 1 or spreads_rows(flags) or (flags.expert_parallel and flags.pcp > 1)
-
-
-def batches_by_expert(flags: ParallelFlags) -> bool:
-    """Whether the backend batches rows by expert, so that a step defaults to 256 tokens (`vllm_limits`)."""
-    return flags.all2all in BATCHED and flags.expert_parallel and flags.dp > 1

@@ -5,7 +5,6 @@ import pytest
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.pools import (
     WindowPools,
-    draft_beside_bytes,
     kv_tokens,
     least_mem_fraction,
     pools_beside_window,
@@ -79,11 +78,6 @@ def test_index_keys_and_the_draft_are_whole_on_every_rank_under_dcp() -> None:
     sparse = {"index_bytes": 78 * 132, "draft_layers": 1, "draft_index_bytes": 132}
     assert token_bytes(78 * 656, 78, **sparse) == 79 * (656 + 132)
     assert token_bytes(78 * 656, 78, **sparse, dcp=4) == 78 * 656 + 4 * (78 * 132 + 656 + 132)
-
-
-def test_a_draft_with_heads_of_its_own() -> None:
-    assert draft_beside_bytes(24 * 576, 2048) == 24 * 576 + 2048
-    assert draft_beside_bytes(24 * 576, 2048, dcp=8) == 24 * 576 + 8 * 2048
 
 
 # gpt-oss-120b, one GPU, bf16: 18 layers of each kind, 8 KV heads of 64, K and V; window 128

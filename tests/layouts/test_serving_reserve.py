@@ -19,13 +19,6 @@ from layouts.serving.reserve import (
     reserve_bytes,
     reserve_parts,
 )
-from layouts.serving.reserve_older import (
-    Draft,
-    early_limits,
-    early_mem_fraction,
-    early_reserve_parts,
-    fraction_by_width,
-)
 
 MIB, GIB = 2**20, 2**30
 
@@ -102,32 +95,6 @@ def test_images_take_of_the_fraction() -> None:
     assert fraction_with_vision(0.8, 27, 1152) == pytest.approx(0.8 * 0.95 * (1 - 0.042383), abs=1e-6)
     assert fraction_with_vision(0.8, 63, 1792) == pytest.approx(0.8 * 0.95 * 0.8)
     assert fraction_with_vision(0.8, 6, 512) == pytest.approx(0.8 * 0.95 * 1.05)
-
-
-@pytest.mark.parametrize(("tp", "fraction"), [(1, 0.88), (2, 0.87), (4, 0.85), (8, 0.81), (15, 0.81), (16, 0.79)])
-def test_fractions_before_there_was_a_reserve(tp: int, fraction: float) -> None:
-    assert fraction_by_width(tp) == fraction
-
-
-def test_the_first_reserve_counts_a_draft_and_no_deepep() -> None:
-    # 512 + 1.5 x 8192 + 1024 + 2 x 512 + 4.5 x 512 x 8 = 33,280 MiB, and 2 GiB for an EAGLE draft
-    parts = early_reserve_parts(140 * GIB, chunk=8192, max_batch=512, tp=8, attn_dp=8, draft=Draft.LAYERS)
-    assert sum(parts.values()) == (33_280 + 2048) * MIB
-    assert early_mem_fraction(140 * GIB, parts) == round(1 - 35_328 / (140 * 1024), 3)
-    # 512 + 3072 + 128 + 16 + 10 x 8 stays below the floor of 10 GiB; a standalone draft is beside it
-    parts = early_reserve_parts(80 * GIB, chunk=1024, max_batch=8, tp=1, prefill_graphs=10, draft=Draft.STANDALONE)
-    assert sum(parts.values()) == 16 * GIB
-    assert parts["prefill graphs"] == 80 * MIB
-    small = early_reserve_parts(40 * GIB, chunk=2048, max_batch=24, tp=1, draft=Draft.LOOKUP)
-    assert sum(small.values()) == (512 + 3072 + 128 + 48) * MIB
-
-
-def test_early_limits_differ_on_chips_of_20_to_35_gib() -> None:
-    assert early_limits(24 * GIB, 2, default_limits(24 * GIB, 2)) == Defaults(2048, 24)
-    assert early_limits(20 * GIB, 4, default_limits(20 * GIB, 4)) == Defaults(2048, 80)
-    assert early_limits(32 * GIB, 8, default_limits(32 * GIB, 8)) == Defaults(2048, 80)
-    assert early_limits(80 * GIB, 8, default_limits(80 * GIB, 8)) == Defaults(8192, 512)
-    assert early_limits(16 * GIB, 1, default_limits(16 * GIB, 1)) == Defaults(2048, 8)
 
 
 def test_a_reserve_beyond_the_chip_names_the_remedy() -> None:

@@ -7,18 +7,16 @@ from layouts.serving.vllm_capacity import (
     Capacity,
     Pool,
     capacity,
-    fitted_cost,
     logged_tokens,
     logged_tokens_by_groups,
     longest_request,
     max_concurrency,
     pool,
-    request_cost,
     require_one_request,
 )
 from layouts.serving.vllm_groups import Group, Request, groups
-from layouts.serving.vllm_pages import Cache, Kind, attention_token_bytes, state_bytes
-from tests.layouts.test_serving_vllm_groups import compressed
+from layouts.serving.vllm_pages import Cache, Kind
+from tests.layouts.vllm_pages_oracle import attention_token_bytes, state_bytes
 
 GIB = 2**30
 
@@ -114,37 +112,6 @@ def test_states_under_context_parallelism(block: int, token: int, slots: int, bl
     assert logged_tokens(Pool(planned, blocks), request) == 1_054_602
     assert round(max_concurrency(Pool(planned, blocks), request), 2) == 1.01
     assert capacity(Pool(planned, blocks), request).requests == 1
-
-
-def test_windows_in_flight_are_a_fixed_cost() -> None:
-    # vllm#51041 and #52495: 16,384 tokens in flight take 2 x 259 + 4,099 + 2,065 blocks before the first token is kept
-    whole, request = (
-        Pool(groups(compressed(21, 20, 2), block_outermost=True), 20_000),
-        Request(121_344, in_flight=16_384),
-    )
-    cost = request_cost(whole, request)
-    assert cost.fixed == (2 * 259 + 4099 + 2065) * 1_002_240
-    assert cost.a_token == 1_002_240 / 256
-    # so the same pool logs 339,138 tokens at this length and 5.7 times that at 1,048,576
-    assert logged_tokens(whole, request) == 20_000 * 121_344 // (474 + 6682)
-    assert logged_tokens(whole, Request(1_048_576, in_flight=16_384)) == 20_000 * 1_048_576 // (4096 + 6682)
-
-
-def test_two_logs_tell_the_fixed_cost_from_the_rate() -> None:
-    whole = Pool(groups(compressed(21, 20, 2), block_outermost=True), 20_000)
-    lengths = (51_200, 512_000)
-    short, long = (max_concurrency(whole, Request(n, in_flight=16_384)) for n in lengths)
-    logs = (short, long)
-    kv = float(20_000 * 1_002_240)
-    cost = fitted_cost((kv, kv), lengths, logs)
-    # by hand: 6,682 blocks and 3,915 bytes a token
-    assert cost.fixed == pytest.approx(6682 * 1_002_240)
-    assert cost.a_token == pytest.approx(3915)
-    assert cost.bytes(1_000_000) == pytest.approx(6682 * 1_002_240 + 3915e6)
-    with pytest.raises(EngineRuleError, match="another --max-model-len"):
-        fitted_cost((kv, kv), (4096, 4096), logs)
-    with pytest.raises(EngineRuleError, match="must be positive"):
-        fitted_cost((kv, kv), lengths, (0.0, 1.0))
 
 
 def test_a_length_that_prefill_workers_cannot_hold() -> None:

@@ -5,7 +5,6 @@ import pytest
 from layouts.serving.errors import EngineRuleError
 from layouts.serving.vllm_memory import (
     Measured,
-    equivalent_utilisation,
     kv_budget,
     requested_bytes,
     suggested_kv_bytes,
@@ -57,12 +56,6 @@ def test_default_share() -> None:
     for fraction in (0.0, 1.01):
         with pytest.raises(EngineRuleError, match="above 0 and at most 1"):
             requested_bytes(100, fraction)
-
-
-def test_utilisation_that_keeps_the_kv_of_earlier_versions() -> None:
-    # club-3090#127: an estimate of 0.17 GiB, 0.92 becomes 0.9271
-    assert equivalent_utilisation(measured(23.55, 10, graphs=0.168), 0.92) == pytest.approx(0.9271, abs=1e-4)
-    assert equivalent_utilisation(measured(10, 5, graphs=3), 0.92) == 1.0
 
 
 def test_suggested_sizes_leave_a_margin_and_count_graphs_twice() -> None:

@@ -8,13 +8,10 @@ from layouts.serving.vllm_pages import (
     Kind,
     StateMode,
     aligned_block,
-    attention_token_bytes,
-    index_token_bytes,
-    latent_token_bytes,
     padded_page,
-    state_bytes,
     state_slots,
 )
+from tests.layouts.vllm_pages_oracle import attention_token_bytes, index_token_bytes, latent_token_bytes, state_bytes
 
 
 def test_attention_keeps_at_least_one_head() -> None:

@@ -11,7 +11,6 @@ from layouts.serving.vllm_parallel import (
     Degrees,
     ParallelFlags,
     all2all,
-    batches_by_expert,
     degrees,
     exchanges_rows,
     spreads_rows,
@@ -64,9 +63,6 @@ def test_what_the_backend_does_with_rows() -> None:
     assert exchanges_rows(ParallelFlags(dp=2))
     assert exchanges_rows(ParallelFlags(tp=2, pcp=2, expert_parallel=True))
     assert not exchanges_rows(ParallelFlags(tp=8, expert_parallel=True))
-    assert batches_by_expert(replace(wide, all2all=All2All.NIXL_EP))
-    assert not batches_by_expert(wide)
-    assert not batches_by_expert(replace(wide, dp=1, all2all=All2All.NIXL_EP))
 
 
 def test_commands_that_start_break_no_rule() -> None:
