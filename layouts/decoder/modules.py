@@ -24,6 +24,7 @@ from layouts.gqa import GQA
 from layouts.kda import KDA
 from layouts.kda.reference import State
 from layouts.kda.verify import Ring
+from layouts.kernels import Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
 from layouts.mla import MLA
@@ -69,8 +70,9 @@ class Attended(NamedTuple):
 class SparseAttention(nnx.Module):
     """MLA over the tokens that an index chooses, or that the last full index chose."""
 
-    def __init__(self, shape: MLA, forms: Forms, layout: Layout, weights: Any):
+    def __init__(self, shape: MLA, forms: Forms, layout: Layout, kernels: Kernels, weights: Any):
         assert forms.index is not None
+        self.kernel = kernels.attention.form
         self.shape, self.forms, self.layout, self.index = shape, forms, layout, forms.index
         self.weights = parameters(weights)
 
@@ -100,8 +102,9 @@ class SparseAttention(nnx.Module):
 class CachedAttention(nnx.Module):
     """MLA or GQA over a paged pool."""
 
-    def __init__(self, shape: MLA | GQA, forms: Forms, layout: Layout, weights: Any):
+    def __init__(self, shape: MLA | GQA, forms: Forms, layout: Layout, kernels: Kernels, weights: Any):
         self.shape, self.forms, self.layout = shape, forms, layout
+        self.kernel = kernels.attention.form
         self.weights = parameters(weights)
 
     def __call__(
@@ -127,9 +130,9 @@ class CachedAttention(nnx.Module):
 class DeltaAttention(nnx.Module):
     """KDA over state slots. Verified tokens stay in a ring until it is known how many of them were accepted."""
 
-    def __init__(self, shape: KDA, forms: Forms, layout: Layout, weights: Any):
+    def __init__(self, forms: Forms, kernels: Kernels, weights: Any):
         assert forms.kda is not None
-        self.form = forms.kda
+        self.form, self.kernel = forms.kda, kernels.state.form
         self.weights = parameters(weights)
 
     def __call__(
@@ -148,7 +151,7 @@ class DeltaAttention(nnx.Module):
 class DenseMLP(nnx.Module):
     """The gated MLP of a dense layer, behind an all-reduce over the attention group."""
 
-    def __init__(self, forms: Forms, layout: Layout, weights: Any):
+    def __init__(self, forms: Forms, layout: Layout, kernels: Kernels, weights: Any):
         self.forms, self.layout = forms, layout
         self.weights = parameters(weights)
 
@@ -163,8 +166,9 @@ class DenseMLP(nnx.Module):
 class ExpertMixture(nnx.Module):
     """The experts of a layer, with the exchanges that bring rows to them and back."""
 
-    def __init__(self, forms: Forms, layout: Layout, weights: Any):
+    def __init__(self, forms: Forms, layout: Layout, kernels: Kernels, weights: Any):
         self.forms, self.layout = forms, layout
+        self.kernel = kernels.grouped_gemm.form
         self.weights = parameters(weights)
 
     def __call__(self, partial: Rows, stream: Stream, read: Callable[[Stream], Rows], step: Step) -> Stream:
@@ -183,14 +187,14 @@ class DecoderLayer(nnx.Module):
     `opens`: the layer's attention is the first of a new block of a mixing stream.
     """
 
-    def __init__(self, layer: Layer, forms: Forms, layout: Layout, opens: bool, weights: Any):
+    def __init__(self, layer: Layer, forms: Forms, layout: Layout, kernels: Kernels, opens: bool, weights: Any):
         self.eps, self.opens = forms.eps, opens
         self.residual = parameters(weights.get("residual"))
         self.input_norm = nnx.Param(weights["input_norm"])
-        self.attention = _attention(programmed(layer.attention), forms, layout, weights["attention"])
+        self.attention = _attention(programmed(layer.attention), forms, layout, kernels, weights["attention"])
         self.post_attention_norm = nnx.Param(weights["post_attention_norm"])
         ffn = ExpertMixture if isinstance(layer.ffn, MoE) else DenseMLP
-        self.ffn = ffn(forms, layout, weights["ffn"])
+        self.ffn = ffn(forms, layout, kernels, weights["ffn"])
 
     def __call__(
         self, carried: Carried, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
@@ -214,12 +218,12 @@ def read_normed(stream: Stream, residual: Any, name: str, norm: Array, eps: floa
     return rms_norm(seen, norm, eps)
 
 
-def _attention(shape: Programmed, forms: Forms, layout: Layout, weights: Any) -> nnx.Module:
+def _attention(shape: Programmed, forms: Forms, layout: Layout, kernels: Kernels, weights: Any) -> nnx.Module:
     if isinstance(shape, KDA):
-        return DeltaAttention(shape, forms, layout, weights)
+        return DeltaAttention(forms, kernels, weights)
     if isinstance(shape, MLA) and shape.indexer is not None:
-        return SparseAttention(shape, forms, layout, weights)
-    return CachedAttention(shape, forms, layout, weights)
+        return SparseAttention(shape, forms, layout, kernels, weights)
+    return CachedAttention(shape, forms, layout, kernels, weights)
 
 
 def padded_rows(rows: int, axes: Axes) -> int:

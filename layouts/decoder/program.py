@@ -22,6 +22,7 @@ from layouts.decoder.step import Phase, Step, step_specs
 from layouts.kda import KDA
 from layouts.kda import sharded as kda
 from layouts.kda.verify import Ring
+from layouts.kernels import ALL_PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
 from layouts.mla import MLA
@@ -36,6 +37,7 @@ class StageProgram:
 
     `options` are those of XLA's compiler.
     `stored`: its weights are in the formats of the model's precision (`layouts.decoder.storage`), not plain arrays.
+    `kernels`: the form of each op that has several.
     """
 
     model: Model
@@ -46,6 +48,7 @@ class StageProgram:
     mesh: Mesh | AbstractMesh
     stored: bool = False
     options: Mapping[str, bool | int] = field(default_factory=lambda: MappingProxyType({}))
+    kernels: Kernels = ALL_PLAIN
 
     @cached_property
     def axes(self) -> Axes:
@@ -81,7 +84,7 @@ class StageProgram:
 
     def module(self, held: Any) -> tuple[Any, Any]:
         """Graph and parameters of the stage's module around a tree of weights (or of whatever stands for them)."""
-        return nnx.split(Stage(self.model, self.forms, self.part, held))
+        return nnx.split(Stage(self.model, self.forms, self.part, self.kernels, held))
 
     def cache_shapes(self) -> tuple[Any, ...]:
         """Shapes of the caches of its layers."""

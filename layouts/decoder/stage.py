@@ -14,6 +14,7 @@ from layouts.decoder import staging, weights
 from layouts.decoder.modules import Carried, DecoderLayer, padded_rows, parameters, read_normed, values
 from layouts.decoder.step import Phase, Step
 from layouts.kda.verify import Ring
+from layouts.kernels import ALL_PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
 from layouts.models.forms import Forms
@@ -80,10 +81,10 @@ def parts_of(model: Model, layout: Layout) -> tuple[Part, ...]:
 class Stage(nnx.Module):
     """Called inside `shard_map`. Like layers are traced once, and layers kept by rows gathered one ahead."""
 
-    def __init__(self, model: Model, forms: Forms, part: Part, held: Mapping[str, Any]):
+    def __init__(self, model: Model, forms: Forms, part: Part, kernels: Kernels, held: Mapping[str, Any]):
         self.part, self.forms, self.vocab, self.tied = part, forms, model.vocab, model.tied
         layers = zip(part.layers, held["layers"], strict=True)
-        self.layers = nnx.List([_decoder_layer(model, forms, part, i, tree) for i, tree in layers])
+        self.layers = nnx.List([_decoder_layer(model, forms, part, kernels, i, tree) for i, tree in layers])
         self.along = tuple(
             _along(model, forms, part, i, tree) for i, tree in zip(part.layers, held["layers"], strict=True)
         )
@@ -170,9 +171,9 @@ def _along(model: Model, forms: Forms, part: Part, layer: int, held: Any) -> sta
 
     shapes = weights.layer_shapes(shape, layout)
     tree = jax.tree_util.tree_map_with_path(along, shapes, held, is_leaf=weights.is_shape)
-    return tuple(jax.tree.leaves(nnx.split(_decoder_layer(model, forms, part, layer, tree))[1]))
+    return tuple(jax.tree.leaves(nnx.split(_decoder_layer(model, forms, part, ALL_PLAIN, layer, tree))[1]))
 
 
-def _decoder_layer(model: Model, forms: Forms, part: Part, layer: int, tree: Any) -> DecoderLayer:
+def _decoder_layer(model: Model, forms: Forms, part: Part, kernels: Kernels, layer: int, tree: Any) -> DecoderLayer:
     opens = model.residual is not None and model.residual.opens(layer)
-    return DecoderLayer(model.layers[layer], forms, part.layout, opens, tree)
+    return DecoderLayer(model.layers[layer], forms, part.layout, kernels, opens, tree)

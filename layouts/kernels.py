@@ -1,0 +1,47 @@
+"""Which form of each op a program runs: the first that its devices can, with what the forms before it said.
+
+A form is one of several implementations of one interface. Forms are tried in order, and each failure is kept beside the
+choice, so that a slow form is never taken silently.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from hw.errors import MeshwrightError
+
+PLAIN: Final = "xla"  # the form that every device runs, and that is counted in an audit
+
+
+class NoFormError(MeshwrightError):
+    """No form of an op can run; the message has the error of each."""
+
+
+class Choice(NamedTuple):
+    """The form that runs, and why those before it do not, a line each."""
+
+    form: str
+    errors: tuple[str, ...] = ()
+
+
+class Kernels(NamedTuple):
+    """The form of each op in a program. Without devices, or on a platform that has no kernels, all are plain."""
+
+    attention: Choice = Choice(PLAIN)
+    state: Choice = Choice(PLAIN)
+    grouped_gemm: Choice = Choice(PLAIN)
+
+
+ALL_PLAIN: Final = Kernels()
+
+
+def first_form(op: str, forms: Iterable[str], attempt: Callable[[str], Any]) -> Choice:
+    """The first form that `attempt` (to compile it, say) does not fail for. Raises NoFormError if it does for all."""
+    errors: list[str] = []
+    for form in forms:
+        try:
+            attempt(form)
+        except Exception as error:  # whatever a compiler raises: the next form is tried, and the reason kept
+            errors.append(f"{form}: {(str(error).splitlines() or [type(error).__name__])[0]}")
+        else:
+            return Choice(form, tuple(errors))
+    raise NoFormError(f"{op} has no form here: {'; '.join(errors)}")
