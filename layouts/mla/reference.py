@@ -49,7 +49,7 @@ def absorbed(
     """`project` from what `low_rank` gives."""
     query = linear(low, weights["q_b_proj" if mla.q_lora else "q_proj"])
     query = query.reshape(len(low), -1, mla.nope + mla.rope)
-    by_latent = _by_head(query[..., : mla.nope], weights["w_kc"])
+    by_latent = by_head(query[..., : mla.nope], weights["w_kc"])
     normed = rms_norm(latent[:, : mla.kv_lora], weights["kv_a_norm"], eps)
     turned = rotate(latent[:, None, mla.kv_lora :], rotation)[:, 0]
     query = jnp.concatenate([by_latent, rotate(query[..., mla.nope :], rotation)], axis=-1)
@@ -67,7 +67,7 @@ def output(
     mla: MLA, weights: Weights, hidden: Float[Array, "rows hidden"], attended: Float[Array, "rows heads kv_lora"]
 ) -> Float[Array, "rows hidden"]:
     """Values, output gate and o_proj of the heads that the weights hold: a partial sum where those are not all."""
-    value = _by_head(attended, weights["w_vc"]).reshape(len(hidden), -1)
+    value = by_head(attended, weights["w_vc"]).reshape(len(hidden), -1)
     if mla.output_gate:
         value = value * jax.nn.sigmoid(linear(hidden, weights["gate_proj"]))
     return linear(value, weights["o_proj"])
@@ -105,8 +105,9 @@ def attend_latents(
     return attend(query, keys, keys[..., : mla.kv_lora], seen, scale)
 
 
-def _by_head(
+def by_head(
     x: Float[Array, "rows heads inp"], weight: Float[Array, "heads out inp"]
 ) -> Float[Array, "rows heads out"]:
+    """One product a head, summed in float32, in the dtype of x."""
     product = jnp.einsum("rhi,hoi->rho", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
     return product.astype(x.dtype)
