@@ -35,7 +35,7 @@ from hw.machine import Machine, load_machine
 from hw.tables import Kind, installed
 from hw.tables.forms import FORMS, Columns
 from hw.time import collective_seconds, compute_seconds
-from hw.work import RATES, SHAPES, Collective, CollectiveKind, Work, sent_bytes
+from hw.work import LAUNCHES, RATES, SHAPES, Collective, CollectiveKind, Work, sent_bytes
 from layouts.gqa import GQA
 from layouts.gqa import work as gqa_work
 from layouts.kda import KDA
@@ -184,7 +184,7 @@ def _seconds(machine: Machine, parts: Sequence[tuple[Op, Values, np.ndarray]]) -
         rates += [op.rate] * len(here)
         stated = {"flops": op.flops, "bytes": op.bytes, **op.shape}
         for name, column in columns.items():
-            value = evaluate(stated[name], {**_LAYER, **values}) if name in stated else 0.0
+            value = evaluate(stated[name], {**_LAYER, **values}) if name in stated else float(name == LAUNCHES)
             column.append(np.broadcast_to(np.asarray(value, dtype=float), len(here)))
     joined = {name: np.concatenate(column) for name, column in columns.items()}
     peak = np.asarray(machine.peak)[[RATES.index(rate) for rate in rates]]

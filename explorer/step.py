@@ -17,6 +17,7 @@ from hw.work import (
     COLLECTIVES,
     EXCHANGE_SHAPES,
     FAMILIES,
+    LAUNCHES,
     RATES,
     SHAPES,
     Collective,
@@ -27,7 +28,7 @@ from hw.work import (
 )
 from layouts.blocks import StepBlocks
 from layouts.cut import Cut, window
-from layouts.expression import ZERO, Expr
+from layouts.expression import ONE, ZERO, Expr
 from layouts.lowering import Lowered, Values, Vector
 from layouts.op import Op, Stream
 
@@ -182,4 +183,6 @@ def _lower(ops: Sequence[Op], columns: Sequence[str]) -> Lowered:
 
 
 def _column(op: Op, name: str) -> Expr:
-    return op.shape.get(name, ZERO) if name in _SHAPES else getattr(op, name)
+    if name not in _SHAPES:
+        return getattr(op, name)
+    return op.shape.get(name, ONE if name == LAUNCHES else ZERO)

@@ -50,7 +50,7 @@ class CollectiveTerms(NamedTuple):
 def compute_terms(ar: Arithmetic, machine: Machine, work: Work) -> ComputeTerms:
     """The parts of an op's time, in seconds.
 
-    CTAs start one after the other on an SM (`cta_latency`), parts of a split KV are merged in a tree
+    Each of an op's launches takes `latency`. CTAs start one after the other on an SM (`cta_latency`), parts of a split KV are merged in a tree
     (`split_latency` a level), values that are gathered and summed around a kernel pass through HBM (`copy_bytes`), and
     dependent steps follow each other (`step_latency`, or the start of their CTAs where that takes longer). Where
     `waves` is 1, the tensor cores take whole waves of CTAs.
@@ -65,7 +65,7 @@ def compute_terms(ar: Arithmetic, machine: Machine, work: Work) -> ComputeTerms:
     merged = c.split_latency * jnp.log2(jnp.maximum(work.splits, 1.0))
     copied = c.copy_bytes * work.copied / machine.hbm_bandwidth
     return ComputeTerms(
-        latency=present * (c.latency + alone + merged + copied),
+        latency=present * (c.latency * work.launches + alone + merged + copied),
         memory=work.bytes / (machine.hbm_bandwidth * c.bandwidth_efficiency),
         compute=stretch * padding * work.flops / (peak * c.flops_efficiency),
         chain=work.steps * ar.maximum(c.step_latency, jnp.where(work.steps > 0, started, 0.0)),

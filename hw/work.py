@@ -66,7 +66,8 @@ _ROUNDS: Final = {kind: 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0 for ki
 
 # What an op may state beside its FLOPs and bytes; each is 0 where it does not matter.
 EXCHANGE_SHAPES: Final = ("rows", "experts")
-SHAPES: Final = ("ctas", "splits", "steps", "copied", "rows", "groups", "planned", "columns")
+LAUNCHES: Final = "launches"  # the one shape that is 1 where nothing is said of it
+SHAPES: Final = ("ctas", "splits", "steps", "copied", "rows", "groups", "planned", "columns", LAUNCHES)
 
 
 class Work(eqx.Module):
@@ -75,7 +76,8 @@ class Work(eqx.Module):
     `flops` counts multiply and add as two. `bytes` are read from plus written to HBM. `ctas`: thread blocks of a kernel
     whose grid is known; `splits`: parts of the KV that are merged afterwards; `steps`: products or updates that wait
     for one another. Of a grouped GEMM `rows` in `groups` meet weights of `columns`, with `planned` rows a group that
-    the engine chooses its tile for, and `copied` values are gathered before and summed after.
+    the engine chooses its tile for, and `copied` values are gathered before and summed after. `launches`: kernels that
+    an op starts one after the other, 1 where nothing is said.
     """
 
     family: tuple[Family, ...] = eqx.field(static=True)
@@ -90,14 +92,16 @@ class Work(eqx.Module):
     groups: Float[Array, "ops"]
     planned: Float[Array, "ops"]
     columns: Float[Array, "ops"]
+    launches: Float[Array, "ops"]
 
     @classmethod
     def of(
         cls, family: Sequence[Family], rate: Sequence[Rate], flops: ArrayLike, bytes: ArrayLike, **shapes: ArrayLike
     ) -> "Work":
-        """Work of some ops; a shape that is left out is 0."""
+        """Work of some ops; a shape that is left out is 0, `launches` 1."""
         columns = {name: jnp.asarray(value, dtype=float) for name, value in {"bytes": bytes, **shapes}.items()}
         none = jnp.zeros(len(family))
+        columns.setdefault(LAUNCHES, jnp.ones(len(family)))
         return cls(
             tuple(family), tuple(rate), jnp.asarray(flops, dtype=float), columns.pop("bytes"),
             **{name: columns.pop(name, none) for name in SHAPES}, **columns,

@@ -87,7 +87,6 @@ def _kernel(machine: Machine, group: Group, fixed: Mapping[str, float]) -> Predi
     place = FAMILIES.index(family), RATES.index(rate)
     f = {name: jnp.asarray(column) for name, column in group.features.items()}
     count = len(group.seconds)
-    launches = f.get("launches", jnp.ones(count))
     resident, l2 = f.get("resident", jnp.zeros(count)), read_chip(group.chip)["l2_bytes"].value
 
     def predict(values: Mapping[str, Array]) -> Array:
@@ -97,7 +96,7 @@ def _kernel(machine: Machine, group: Group, fixed: Mapping[str, float]) -> Predi
         spared = values.get("reuse", jnp.zeros(())) * hit * resident
         shapes = {name: f[name] for name in SHAPES if name in f}
         work = Work.of([family] * count, [rate] * count, f["flops"], f["bytes"] - spared, **shapes)
-        return compute_seconds(Exact(), tuned, work) + (launches - 1.0) * own["latency"]
+        return compute_seconds(Exact(), tuned, work)
 
     return predict
 
