@@ -57,6 +57,21 @@ def test_rows_of_one_problem_count_once_with_their_median() -> None:
     np.testing.assert_array_equal(rows.collective.stride, [1.0])
 
 
+def test_kernels_that_were_timed_together_are_one_observation() -> None:
+    """Their seconds are the sum of what each is predicted to take; rows before and after keep theirs."""
+    op = {k: v for k, v in KERNEL.items() if k != "seconds"}
+    pair = {"ops": [op, op | {"family": "elementwise", "rate": "bf16"}], "seconds": 9e-6}
+    machine = load_machine("h200")
+    _, together = rows_of(document(pair, KERNEL, EXCHANGE), "m.json")
+    _, apart = rows_of(document(*(o | {"seconds": 1.0} for o in pair["ops"]), EXCHANGE), "m.json")
+    assert together.names == ("gemm.fp8 + elementwise.bf16", "gemm.fp8", "send")
+    np.testing.assert_array_equal(together.owner, [0, 0, 1])
+    with x64():
+        first, second, send = np.asarray(apart.predict(machine, jnp.ones(())))
+        found = np.asarray(together.predict(machine, jnp.ones(())))
+    np.testing.assert_allclose(found, [first + second, first, send], rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("made", "complaint"),
     [
@@ -77,6 +92,11 @@ def test_rows_of_one_problem_count_once_with_their_median() -> None:
         (document(KERNEL | {"seconds": 0}), "seconds = 0: must be above 0"),
         (document(EXCHANGE | {"size": 1}), "size at least 2"),
         (document(EXCHANGE | {"payload": 0}), "payload must be above 0"),
+        (document(KERNEL | {"ops": []}), "row 0: must be an object with either"),
+        (document({"ops": [], "seconds": 1.0}), "`ops` must list at least one kernel"),
+        (document({"ops": [EXCHANGE], "seconds": 1.0}), "`ops` must list at least one kernel"),
+        (document({"ops": [KERNEL], "seconds": 1.0}), "row 0, op 0: unknown key 'seconds'"),
+        (document({"ops": [{"family": "gemm"}], "seconds": 1.0}), "row 0, op 0: flops and bytes are both 0"),
     ],
 )
 def test_a_document_that_cannot_be_is_refused(made: Any, complaint: str) -> None:
