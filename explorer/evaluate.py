@@ -22,6 +22,7 @@ from layouts.cut import Cut, Scalar
 from layouts.load import Load
 from layouts.lowering import Vector
 from layouts.models.model import Model
+from layouts.program_side import program_quantities
 from layouts.quantities import Traits, quantities
 from layouts.stages import heaviest_stages, layer_counts
 from layouts.traits import traits_of
@@ -36,37 +37,42 @@ CHUNK: Final = 2048
 
 
 class Case(eqx.Module):
-    """A question as numbers: what all candidate layouts of one request share. `overlap`: 1 where the engine runs the
-    shared expert under the combine."""
+    """A question as numbers: what all candidate layouts of one request share. Seconds of the CPU in a step: `host`
+    where attention groups must agree, `launch` in any. `overlap`: 1 where the engine runs the shared expert under the
+    combine."""
 
     load: Load
     budget: Budget
     machine: Machine
     host: Float[ArrayLike, ""] = HOST_SECONDS
+    launch: Float[ArrayLike, ""] = 0.0
     overlap: Float[ArrayLike, ""] = 0.0
 
 
 class Tables(eqx.Module):
-    """A model lowered to arrays: ops and ledger of one phase."""
+    """A model lowered to arrays: ops and ledger of one phase. `program`: ops are those of the JAX program."""
 
     step: StepTable
     memory: MemoryTable
     traits: Traits = eqx.field(static=True)
     kind_of_layer: tuple[int, ...] = eqx.field(static=True)
     stages: Float[np.ndarray, "stages 2"]
+    program: bool = eqx.field(static=True)
 
-    def __init__(self, model: Model, prefill: bool = False, holding: Holding = AS_PUBLISHED):
-        blocks = step_blocks(model, prefill)
+    def __init__(self, model: Model, prefill: bool = False, holding: Holding = AS_PUBLISHED, program: bool = False):
+        blocks = step_blocks(model, prefill, program)
         self.step = StepTable(blocks)
         self.memory = MemoryTable(model, blocks, prefill, holding)
         self.traits = traits_of(model)
         self.kind_of_layer = model.kind_of_layer
         self.stages = heaviest_stages(model)
+        self.program = program
 
     def values(self, ar: Arithmetic, cut: Cut, load: Load, machine: Machine) -> Mapping[str, Scalar]:
         """Every quantity of a layout that does not depend on the budget."""
         counts = layer_counts(cut, self.kind_of_layer, self.stages)
-        return {**quantities(ar, cut, load, self.traits, machine.sms), **counts}
+        values = {**quantities(ar, cut, load, self.traits, machine.sms), **counts}
+        return {**values, **program_quantities(ar, values, self.traits)} if self.program else values
 
 
 class Evaluation(eqx.Module):
@@ -106,7 +112,8 @@ def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping
 
 def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:
     """CPU work of a step: attention groups agree on shapes before every step, a single one has nobody to ask."""
-    return jnp.asarray(case.host, dtype=float) * jnp.asarray(values["has_groups"])
+    agreed = jnp.asarray(case.host, dtype=float) * jnp.asarray(values["has_groups"])
+    return agreed + jnp.asarray(case.launch, dtype=float)
 
 
 def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:

@@ -129,7 +129,7 @@ class Priced(Timed):
 @in_x64
 def priced(request: Request, layout: Layout, tables: Tables | None = None) -> Priced:
     """Price a layout that passed the rules. `tables` may be handed in where several layouts share a model."""
-    tables = tables or Tables(request.model, request.prefill, request.holding)
+    tables = tables or Tables(request.model, request.prefill, request.holding, request.program)
     parts, faster, slower, held = jax.device_get(_price(request.case(), tables, cut_of(layout)))
     return Priced(request, layout, tables, parts, float(faster), float(slower), held)
 

@@ -30,6 +30,8 @@ MOST_GPUS: Final = 1 << 16
 MOST_TOKENS: Final = 1 << 30
 MOST_REQUESTS: Final = 1 << 20
 _GRAPH_LIMIT: Final = 512  # requests of an attention group beyond which no graph is captured by default
+# CPU time in which a program of one executable is started, hidden while a step takes longer.
+LAUNCH_SECONDS: Final = 1e-3
 _GRAPH_ENTRIES: Final = 128  # padded to one length, so that every request shares a compiled program
 DEFAULT_CHUNK: Final = 8192
 
@@ -57,7 +59,8 @@ class Objective(StrEnum):
 @dataclass(frozen=True)
 class Request:
     """A question that can be answered. Times in seconds; None where an option was left to the planner. `overlap`:
-    whether the engine runs the shared expert under the combine; `holding`: what it keeps beside the model."""
+    whether the engine runs the shared expert under the combine; `holding`: what it keeps beside the model. `program`:
+    the step is that of the JAX program here (`of_program`), not an engine's."""
 
     model: Model
     machine: Machine
@@ -78,6 +81,7 @@ class Request:
     graphs: Float[np.ndarray, " sizes"] = field(repr=False)
     overlap: bool = False
     holding: Holding = AS_PUBLISHED
+    program: bool = False
 
     @property
     def prefill(self) -> bool:
@@ -108,7 +112,8 @@ class Request:
             dispatch_tokens=np.float64(np.nan if self.dispatch_tokens is None else self.dispatch_tokens),
             draft_window=np.float64(self.draft_window),
         )
-        return Case(load, budget, self.machine.anonymous(), overlap=np.float64(self.overlap))
+        host = {"host": np.float64(0.0), "launch": np.float64(LAUNCH_SECONDS)} if self.program else {}
+        return Case(load, budget, self.machine.anonymous(), overlap=np.float64(self.overlap), **host)
 
     def layout(self, text: str) -> Layout:
         """A layout in text form, checked against every rule; raises a MeshwrightError that names the nearest valid."""
@@ -173,6 +178,11 @@ def make_request(
         seed=whole("seed", seed, None, 0, 2**31 - 1),
         graphs=captured(loaded, width),
     )
+
+
+def of_program(request: Request) -> Request:
+    """The same question of the JAX program: it computes as many requests as there are, and no group asks another."""
+    return replace(request, program=True, graphs=np.ones_like(request.graphs))
 
 
 def verifying_model(

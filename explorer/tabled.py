@@ -130,7 +130,7 @@ def _key(problem: Problem, values: Mapping[str, float]) -> int:
 
 def _ops(found: Priced) -> list[Op]:
     """The ops of the step in the order of its table: kernels, then exchanges."""
-    blocks = step_blocks(found.request.model, found.request.prefill).blocks
+    blocks = step_blocks(found.request.model, found.request.prefill, found.request.program).blocks
     every = [op for block in blocks for op in block.ops]
     ordered = [op for op in every if op.family is not None] + [op for op in every if op.collective is not None]
     if tuple(op.name for op in ordered) != found.table.names:

@@ -48,7 +48,7 @@ class Moved:
 
 def moved(found: Priced, numbers: Mapping[str, Fraction]) -> Iterator[Moved]:
     """Every kernel's bytes, a step and card, in the order of the step's blocks. `numbers`: the layout's quantities."""
-    step = step_blocks(found.request.model, found.request.prefill)
+    step = step_blocks(found.request.model, found.request.prefill, found.request.program)
     kernels = [op for block in step.blocks for op in block.ops if op.family is not None]
     for op, count in zip(kernels, found.counts, strict=False):
         times = Fraction(float(count)) * op.share.evaluate(numbers)

@@ -22,6 +22,7 @@ from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.moe.around import around, kept_rows
 from layouts.op import Op, exchange, gemms
+from layouts.program_side import program_ops
 from layouts.residual.work import block_bytes, norm
 from layouts.symbols import (
     ATTN_CP,
@@ -93,8 +94,9 @@ class StepBlocks:
     draft: range
 
 
-def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
-    """Blocks of a decode step (embedding, layers, logits, draft passes) or of a prefill chunk (no draft)."""
+def step_blocks(model: Model, prefill: bool = False, program: bool = False) -> StepBlocks:
+    """Blocks of a decode step (embedding, layers, logits, draft passes) or of a prefill chunk (no draft). `program`:
+    as the JAX program takes it (`layouts.program_side`)."""
     precision = model.precision
     layers = tuple(
         _layer_block(layer, layer.label, precision, prefill, model.layers_of_kind(kind))
@@ -107,8 +109,9 @@ def step_blocks(model: Model, prefill: bool = False) -> StepBlocks:
     draft, passes = ((), 0) if prefill or model.draft is None else (_draft_blocks(model), model.draft.passes)
     target = tuple(1 + kind for kind in model.kind_of_layer)
     drafted = _draft_sequence(model, 2 + len(layers)) * passes
+    blocks = (head, *layers, tail, *draft)
     return StepBlocks(
-        blocks=(head, *layers, tail, *draft),
+        blocks=tuple(replace(b, ops=program_ops(b.ops)) for b in blocks) if program else blocks,
         sequence=(0, *target, 1 + len(layers), *drafted),
         target=range(1, 1 + len(target)),
         draft=range(2 + len(target), 2 + len(target) + len(drafted)),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hw.tables import Kind
-from hw.work import EXCHANGE_SHAPES, SHAPES, CollectiveKind, Family, Rate
+from hw.work import EXCHANGE_SHAPES, LAUNCHES, SHAPES, CollectiveKind, Family, Rate
 from layouts.expression import ONE, ZERO, Expr, Number
 from layouts.tensor import Precision, Tensor
 
@@ -48,8 +48,10 @@ class Op:
     These are what engines do and the time model prices: a payload is *wire* bytes, what the load really sends. The JAX
     program here may do other than that: its shapes are fixed before a step. `program_flops` and `program_payload`
     (*program* bytes, of static operands) are then the program's, and `program` is False for what it does not do at
-    all. Only the audit reads these three, through `audited_flops` and `audited_payload`. They may name the quantities
-    of `symbols.PROGRAM_MEANING` besides the usual ones.
+    all. The audit reads these three, through `audited_flops` and `audited_payload`. A step that is priced as the
+    program (`layouts.program_side`) has its payloads too, and `program_bytes` through HBM and what `program_shape` says
+    otherwise than `shape`; FLOPs are then those of `flops`, as our kernels skip what holds nothing. They may name the
+    quantities of `symbols.PROGRAM_MEANING` besides the usual ones.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Op:
     program: bool = True
     program_flops: Expr | None = None
     program_payload: Expr | None = None
+    program_bytes: Expr | None = None
+    program_shape: Mapping[str, Expr] = field(default_factory=dict)
 
     @property
     def audited_flops(self) -> Expr:
@@ -93,7 +97,7 @@ class Op:
         if (self.family is None) == (self.collective is None):
             raise ValueError(f"op {self.name!r} must be a kernel or an exchange, and not both")
         known = SHAPES if self.collective is None else EXCHANGE_SHAPES
-        if unknown := self.shape.keys() - set(known):
+        if unknown := (self.shape.keys() | self.program_shape.keys()) - set(known):
             raise ValueError(f"op {self.name!r} states {', '.join(sorted(unknown))}: shapes are {', '.join(known)}")
 
 
@@ -144,9 +148,30 @@ def gemms(tensors: Iterable[Tensor], precision: Precision) -> tuple[Op, ...]:
     return tuple(gemm(t, precision) for t in tensors if t.rows is not None)
 
 
-def elementwise(name: str, moved: Expr | Number, share: Expr = ONE) -> Op:
-    """A memory-bound kernel that moves `moved` bytes through HBM."""
-    return Op(name, family=Family.ELEMENTWISE, bytes=Expr.of(moved), share=share)
+def elementwise(
+    name: str,
+    moved: Expr | Number,
+    share: Expr = ONE,
+    *,
+    program_moved: Expr | None = None,
+    program_launches: Expr | Number = 1,
+) -> Op:
+    """A memory-bound kernel that moves `moved` bytes through HBM; the program does the same in `program_launches`
+    kernels, which together move `program_moved` where that is another figure."""
+    return Op(
+        name,
+        family=Family.ELEMENTWISE,
+        bytes=Expr.of(moved),
+        share=share,
+        program_bytes=program_moved,
+        program_shape={LAUNCHES: Expr.of(program_launches)},
+    )
+
+
+def passes(name: str, moved: Expr | Number, launches: Expr | Number, share: Expr = ONE) -> Op:
+    """Small kernels that only the program launches, and that together move `moved` bytes; an engine has them inside of
+    others. They cost an engine nothing."""
+    return elementwise(name, ZERO, share, program_moved=Expr.of(moved), program_launches=launches)
 
 
 def exchange(

@@ -44,7 +44,7 @@ class LoweredStep(eqx.Module):
 @in_x64
 def lowered(request: Request, layout: Layout, tables: Tables | None = None) -> LoweredStep:
     """The step of a valid layout. `tables` may be handed in where several layouts share a model."""
-    tables = tables or Tables(request.model, request.prefill, request.holding)
+    tables = tables or Tables(request.model, request.prefill, request.holding, request.program)
     case, cut, table = request.case(), cut_of(layout), tables.step
     values = jax.device_get(_values(case, tables, cut))
     member = (table.sequence[None, :] == np.arange(len(table.block_names))[:, None]).astype(np.float64)

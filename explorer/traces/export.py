@@ -89,7 +89,7 @@ class _Ops:
 
 def _in_order(found: Priced) -> list[int]:
     """Ops as their blocks list them; the table has kernels before exchanges."""
-    blocks = step_blocks(found.request.model, found.request.prefill).blocks
+    blocks = step_blocks(found.request.model, found.request.prefill, found.request.program).blocks
     kernels = [(b, place) for b, block in enumerate(blocks) for place, op in enumerate(block.ops) if op.family]
     exchanges = [(b, place) for b, block in enumerate(blocks) for place, op in enumerate(block.ops) if op.collective]
     places = [*kernels, *exchanges]

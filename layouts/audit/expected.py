@@ -16,17 +16,12 @@ from layouts.layout import Layout
 from layouts.load import Load
 from layouts.models.model import Model
 from layouts.op import Op, Stream
+from layouts.program_side import AS_PROGRAM
 from layouts.quantities import quantities
 from layouts.stages import stage_bounds
 from layouts.traits import traits_of
 
 Values = Mapping[str, Fraction]
-# The program's name for exchanges that engines make with kernels of their own.
-_AS_TRACED = {
-    CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
-    CollectiveKind.COMBINE: CollectiveKind.ALL_TO_ALL,
-    CollectiveKind.COPY_GATHER: CollectiveKind.ALL_GATHER,
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ def _idle(op: Op, values: Values) -> bool:
 def _line(block: str, op: Op, times: int, values: Values) -> Line:
     if op.collective is None:
         return Line(block, op.name, times, flops=op.audited_flops.evaluate(values))
-    kind, payload = _AS_TRACED.get(op.collective, op.collective), op.audited_payload.evaluate(values)
+    kind, payload = AS_PROGRAM.get(op.collective, op.collective), op.audited_payload.evaluate(values)
     return Line(block, op.name, times, kind=kind, payload=payload, size=int(op.size.evaluate(values)))
 
 

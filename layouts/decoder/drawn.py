@@ -56,7 +56,7 @@ def _maker(
     shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, place: Place | None, sharding: Any
 ) -> Any:
     def make(stream: UInt32[Array, ""]) -> Any:
-        noise = _noise(shape, stream)
+        noise = noise(shape, stream)
         value = (1.0 + 0.1 * noise if len(shape) == 1 else noise * shape[-1] ** -0.5).astype(dtype)
         value = value if shared is None else repeated_kv(shared, value, ranks)
         return value if place is None else place.stored(value)
@@ -64,8 +64,8 @@ def _maker(
     return jax.jit(make, out_shardings=sharding)
 
 
-def _noise(shape: tuple[int, ...], stream: UInt32[Array, ""]) -> Float[Array, "*shape"]:
-    """Values of mean 0 and variance 1, spread evenly."""
+def noise(shape: tuple[int, ...], stream: UInt32[Array, ""]) -> Float[Array, "*shape"]:
+    """Values of mean 0 and variance 1, spread evenly; each depends on its indices and the stream alone."""
     mixed = jnp.broadcast_to(stream, shape)
     for axis in range(len(shape)):
         mixed = (mixed ^ lax.broadcasted_iota(jnp.uint32, shape, axis)) * jnp.uint32(0x9E3779B1)

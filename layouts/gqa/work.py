@@ -25,6 +25,7 @@ from layouts.symbols import (
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
+_PREPARED = 5  # kernels of the program: queries cut out, normed and turned, keys normed, pairs written
 
 
 def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -52,7 +53,7 @@ def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
 def _prepare(gqa: GQA) -> Op:
     """Norm and rotation of queries and keys, and the write of keys and values: each value read and written once."""
     queries, pairs = ROWS * gqa.heads / ATTN_TP, ROWS * (2 * gqa.kv_heads) / KV_HEAD_RANKS
-    return elementwise("gqa_prepare", (queries + pairs) * (2 * _BF16 * gqa.head_dim))
+    return elementwise("gqa_prepare", (queries + pairs) * (2 * _BF16 * gqa.head_dim), program_launches=_PREPARED)
 
 
 def _core(

@@ -28,6 +28,8 @@ from layouts.symbols import (
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
+# kernels of the program: two norms, four for a rotation of queries and key, one that joins each of both
+_PREPARED = 8
 
 
 def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -58,7 +60,8 @@ def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
 def _prepare(mla: MLA) -> Op:
     """Norms, rotation, packing of absorbed queries for the kernel, write of the latent (article 000, mla_prepare)."""
     heads = DCP * mla.heads / ATTN_TP
-    return elementwise("mla_prepare", ROWS * heads * (2 * _BF16 * mla.kv_values) + ROWS * (2 * _BF16 * mla.kv_values))
+    moved = ROWS * heads * (2 * _BF16 * mla.kv_values) + ROWS * (2 * _BF16 * mla.kv_values)
+    return elementwise("mla_prepare", moved, program_launches=_PREPARED)
 
 
 def _attention(mla: MLA, precision: Precision) -> Op:

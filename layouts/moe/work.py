@@ -7,7 +7,7 @@ from hw.tables import Kind
 from hw.work import CollectiveKind, Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.moe.shape import MoE
-from layouts.op import Op, Problem, elementwise, exchange, gemm
+from layouts.op import Op, Problem, elementwise, exchange, gemm, passes
 from layouts.symbols import (
     BY_ALL_TO_ALL,
     BY_MAX_LEN,
@@ -24,6 +24,8 @@ from layouts.symbols import (
 from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
+# kernels of the program around the experts
+_CHOICE_LAUNCHES, _SORT_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 5, 5, 4, 2
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
@@ -34,10 +36,15 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
     grid = {"rows": MOE_ROWS, "experts": Expr.of(moe.experts)}
     multiplied = [t for t in tensors if t.rows is not None]
     before = [t for t in multiplied if not _routed(t) and not _after(t)]
-    activation = elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP)
+    activation = elementwise(
+        "expert_activation",
+        EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP,
+        program_moved=_room_to_compute() * (3 * _BF16 * moe.intermediate) / EXPERT_TP,
+    )
     routed = (*(_expert_gemm(t, precision, moe.topk) for t in multiplied if _routed(t)), activation)
     return (
         *(replace(gemm(t, precision), beside=_waits_for_nothing(t)) for t in before),
+        *_chosen(moe),
         exchange(
             "dispatch",
             CollectiveKind.DISPATCH,
@@ -66,7 +73,29 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             program_payload=_room_to_send() * (_BF16 * width),
             shape=grid,
         ),
+        *_joined(moe),
         *(gemm(t, precision) for t in multiplied if _after(t)),
+    )
+
+
+def _chosen(moe: MoE) -> tuple[Op, ...]:
+    """What the program does between router and experts, that engines have in a kernel or two: scores, the best of them,
+    rows sorted by expert and brought into that order, and put into the message before where they travel."""
+    row, room = _BF16 * moe.width, _room_to_compute()
+    scores = MOE_ROWS * (_CHOICE_LAUNCHES * 2 * _INT32 * moe.experts)
+    return (
+        passes("expert_choice", scores + room * (_SORT_LAUNCHES * 2 * _INT32), _CHOICE_LAUNCHES + _SORT_LAUNCHES),
+        passes("expert_rows", room * (2 * row), 1),
+        passes("expert_message", (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
+    )
+
+
+def _joined(moe: MoE) -> tuple[Op, ...]:
+    """Behind the experts: rows back in the order of the choices, and each row's sum over them."""
+    row, sent = _BF16 * moe.width, MOE_ROWS * moe.topk
+    return (
+        passes("expert_order", _room_to_compute() * (2 * row), 1),
+        passes("expert_sum", sent * row + MOE_ROWS * row, _SUM_LAUNCHES),
     )
 
 
@@ -103,7 +132,8 @@ def _expert_gemm(tensor: Tensor, precision: Precision, topk: int) -> Op:
         # rows that did not travel to their experts are gathered for them, and summed after
         "copied": MOE_ROWS * (_topk_width(tensor, topk)) * (ONE + BY_ALL_TO_ALL * -1),
     }
-    return gemm(tensor, precision, family, read, _room_to_compute(), shape)
+    product = gemm(tensor, precision, family, read, _room_to_compute(), shape)
+    return replace(product, program_shape={"copied": ZERO})  # ops of their own there: `_chosen`, `_joined`
 
 
 def _topk_width(tensor: Tensor, topk: int) -> int:

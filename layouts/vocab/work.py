@@ -1,7 +1,7 @@
 """Embedding and lm_head, cut by vocabulary over `vocab_tp` ranks, and what follows a verified step."""
 
 from hw.work import CollectiveKind
-from layouts.op import Op, elementwise, exchange, gemm
+from layouts.op import Op, elementwise, exchange, gemm, passes
 from layouts.symbols import ATTN_TP, LOGIT_ROWS, VOCAB_GROUPS, VOCAB_ROWS, VOCAB_TP
 from layouts.tensor import Precision, Tensor
 
@@ -28,5 +28,7 @@ def logits(head: Tensor, precision: Precision) -> tuple[Op, ...]:
         ),
         gemm(head, precision),
         exchange("logits_all_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * vocab), VOCAB_TP),
-        elementwise("sample", LOGIT_ROWS * (_BF16 * vocab)),
+        # the program takes the best of what it gathered in two kernels, and turns the logits around to hand them on
+        elementwise("sample", LOGIT_ROWS * (_BF16 * vocab), program_launches=2),
+        passes("logits_turn", LOGIT_ROWS * (2 * _BF16 * vocab), 1),
     )

@@ -389,7 +389,7 @@ def test_ops_are_well_formed(name: str, prefill: bool) -> None:
         for op in block.ops:
             assert (op.stream is Stream.GATHER) == op.name.startswith("weight_")
             assert bool(op.payload or op.program_payload) == (op.collective is not None)
-            assert bool(op.bytes) == (op.family is not None)
+            assert bool(op.bytes or op.program_bytes) == (op.family is not None)
 
 
 def test_an_op_is_a_kernel_or_an_exchange() -> None:

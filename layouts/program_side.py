@@ -1,0 +1,53 @@
+"""A step as the JAX program takes it: the program's side of every op, in the fields that the time model prices.
+
+What an engine does stands in `flops`, `bytes`, `payload` and `shape` of an op. Our program has other kernels around the
+large ones, which XLA makes, sends messages with room for the most rows that may come, and lacks some ops. Its large
+kernels (attention, states, grouped GEMMs) read and compute what there is, as an engine's do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import jax.numpy as jnp
+
+from hw.arithmetic import Arithmetic
+from hw.work import CollectiveKind
+from layouts.cut import Scalar
+from layouts.expression import ZERO
+from layouts.op import Op
+from layouts.quantities import Traits
+
+# The program's exchange in place of those that engines make with kernels of their own.
+AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
+    CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.COMBINE: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.COPY_GATHER: CollectiveKind.ALL_GATHER,
+}
+
+
+def as_program(op: Op) -> Op | None:
+    """The op as the program runs it; None where it does not."""
+    if not op.program:
+        return None
+    if op.collective is not None:
+        kind = AS_PROGRAM.get(op.collective, op.collective)
+        return replace(op, collective=kind, payload=op.audited_payload, shape={})
+    moved = op.bytes if op.program_bytes is None else op.program_bytes
+    return replace(op, bytes=moved, shape={**op.shape, **op.program_shape}, beside=None, problem=None)
+
+
+def program_ops(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The program's ops among some of a step, in their order."""
+    ours = (as_program(op) for op in ops)
+    return tuple(op for op in ours if op is not None and (op.collective is None or op.payload != ZERO))
+
+
+def program_quantities(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits) -> dict[str, Scalar]:
+    """The quantities of `symbols.PROGRAM_MEANING` that bytes and payloads of a program on one stage name."""
+    kept = float(traits.index_topk) if traits.index_topk else values["context"]
+    return {
+        "choices": ar.minimum(float(traits.topk), values["experts_rank"]),
+        "chosen_tokens": ar.minimum(kept, values["context"]),
+        "handed_blocks": jnp.zeros(()),
+    }
