@@ -56,8 +56,8 @@ def _maker(
     shape: tuple[int, ...], dtype: jnp.dtype, shared: GQA | None, ranks: int, place: Place | None, sharding: Any
 ) -> Any:
     def make(stream: UInt32[Array, ""]) -> Any:
-        noise = noise(shape, stream)
-        value = (1.0 + 0.1 * noise if len(shape) == 1 else noise * shape[-1] ** -0.5).astype(dtype)
+        even = noise(shape, stream)
+        value = (1.0 + 0.1 * even if len(shape) == 1 else even * shape[-1] ** -0.5).astype(dtype)
         value = value if shared is None else repeated_kv(shared, value, ranks)
         return value if place is None else place.stored(value)
 
