@@ -1,0 +1,122 @@
+"""Peers beside ours: what a published table says of a shape, what is asked of a peer, and how it is drawn."""
+
+import importlib.metadata
+import json
+import pathlib
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.measured import measure_or_show
+from experiments.peers import __main__, published, tables
+from experiments.peers.case import Case, asked
+from experiments.peers.installed import NotInstalledError, file_of, module, versions
+
+MLA = {"requests": 16, "verify": 1, "heads": 128, "tokens": 32_768}
+OURS = MLA | {"form": "ours", "seconds": 2e-4, "xla_seconds": 8e-4, "tflops": 600.0, "tb_per_s": 3.0}
+
+
+def test_a_public_table_is_read_at_a_shape() -> None:
+    """Rows h200_sxm,...,128,16,1,32767,0.2513999... and bf16,bf16,16,32768,268.708,0.549 of the files."""
+    found = {row.chip: row.seconds for row in published.at("mla_decode", MLA)}
+    assert found == {"H200": pytest.approx(251.4e-6, rel=1e-6), "H800": pytest.approx(268.708e-6)}
+    (step,) = published.at("kda_step", {"requests": 64, "verify": 1, "heads": 96})
+    assert (step.chip, step.seconds) == ("H200", pytest.approx(237.48159e-6, rel=1e-6))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        MLA | {"verify": 5},  # the table is of one token
+        MLA | {"tokens": 32_767},  # what the table calls 32767 is 32768 tokens
+        MLA | {"page": 64},  # a size that the table knows nothing of
+        {name: size for name, size in MLA.items() if name != "tokens"},
+    ],
+)
+def test_other_shapes_have_no_published_time(shape: dict[str, int]) -> None:
+    assert published.at("mla_decode", shape) == []
+
+
+def test_every_published_entry_is_of_an_op_and_says_where_it_is_from() -> None:
+    stated = [figure for op in tables.TITLES for figure in published.figures(op)]
+    assert len(stated) == published.FILE.read_text(encoding="utf-8").count("\n[[figure]]")
+    assert all(figure.source and figure.chip and figure.quantity in {*tables.RATES, "seconds"} for figure in stated)
+
+
+def test_a_peer_is_held_to_the_reference_of_the_first_request() -> None:
+    wanted = np.array([[1.0, 2.0, 2.0]])
+    right = jnp.array([[1.0, 2.0, 2.03], [9.0, 9.0, 9.0]])  # 0.03 of a norm of 3: 1 %
+
+    def refuses() -> None:
+        raise ValueError("\nhead size 576\nmore")
+
+    peers = {"right": lambda: lambda: [right], "wrong": lambda: lambda: [right.at[0, 0].set(1.1)],
+             "refuses": refuses, "nan": lambda: lambda: [right * jnp.nan]}  # fmt: skip
+    rows = {name: asked(Case("mla_decode", MLA, [wanted], peers), name) for name in peers}  # pyright: ignore[reportArgumentType]
+    assert rows["right"]["error"] == pytest.approx(0.01, rel=1e-3)
+    assert rows["right"]["seconds"] > 0 and rows["right"]["timed"] == "queued" and "refused" not in rows["right"]
+    assert rows["wrong"]["refused"].startswith("wrong: off by 3.5e-02") and "seconds" not in rows["wrong"]
+    assert rows["nan"]["refused"] == "wrong: off by nan of the norm"
+    assert rows["refuses"]["refused"] == "head size 576"
+    assert rows["right"]["shape"] == MLA and rows["right"]["op"] == "mla_decode"
+
+
+def test_lines_stand_in_order_with_the_rates_of_our_work() -> None:
+    rows = [
+        {"op": "kda_step", "shape": {"requests": 1}, "peer": "other op", "refused": "-"},
+        {"op": "mla_decode", "shape": MLA, "peer": "fast", "seconds": 1e-4, "error": 1e-3, "timed": "graph"},
+        {"op": "mla_decode", "shape": MLA, "peer": "none", "refused": "not installed"},
+    ]
+    found = list(tables.lines("mla_decode", [OURS], rows))
+    assert [line.who for line in found[:4]] == ["ours", "XLA", "fast", "none"]
+    assert found[0].of_ours == 1 and found[0].rates == {"tflops": 600, "tb_per_s": 3}
+    assert found[1].of_ours == pytest.approx(4) and found[1].rates["tflops"] == pytest.approx(150)
+    assert found[2].of_ours == pytest.approx(0.5) and found[2].rates["tb_per_s"] == pytest.approx(6)
+    assert found[3].seconds is None and found[3].note == "not installed"
+    assert [line.note.split(":")[0] for line in found[4:]] == ["published, H200", "published, H800"]
+
+
+def test_a_shape_that_we_did_not_time_has_no_rates() -> None:
+    row = {"op": "mla_decode", "shape": MLA, "peer": "fast", "seconds": 1e-4, "error": 1e-3, "timed": "graph"}
+    first, *_ = tables.lines("mla_decode", [OURS | {"heads": 64}], [row])
+    assert (first.who, first.rates, first.of_ours) == ("fast", {}, None)
+
+
+def test_the_stored_results_are_drawn(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"op": "mla_decode", "shape": MLA, "peer": "fast", "seconds": 1e-4, "error": 1e-3, "timed": "graph"}
+    document = {"device": "a GPU", "versions": {"jax": "1"}, "rows": [row], "notes": ["a note"]}
+    (tmp_path / "peers.json").write_text(json.dumps(document), encoding="utf-8")
+    tables.show(tmp_path / "peers.json")
+    said = capsys.readouterr().out
+    assert "660 TFLOP/s" in said and "a note" in said and "a GPU" in said
+
+
+def test_a_file_of_a_package_is_loaded_with_stand_ins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd-1.0.dist-info").mkdir()
+    (tmp_path / "odd-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "__init__.py").write_text("raise ImportError('needs much')\n")
+    (tmp_path / "odd" / "kernel.py").write_text("from odd.needs import size\n\n\ndef twice():\n    return 2 * size\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert file_of("odd", "odd/kernel.py", {"odd.needs": {"size": 21}}).twice() == 42
+    assert "odd.needs" not in sys.modules and "odd" not in sys.modules
+    assert versions(["odd", "absent"]) == {"odd": "1.0"}
+
+
+def test_what_is_not_installed_is_named() -> None:
+    with pytest.raises(NotInstalledError, match="absent_package is not installed; install it"):
+        module("absent_package.part")
+    with pytest.raises(NotInstalledError, match="absent is not installed"):
+        file_of("absent", "absent/kernel.py", {})
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("absent")
+
+
+def test_no_peer_is_a_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing the command and showing needs neither JAX's GPU part nor PyTorch."""
+    monkeypatch.setattr(sys, "argv", ["peers", "absent.json"])
+    with pytest.raises(SystemExit, match=r"absent\.json does not exist"):
+        measure_or_show("", __main__.RESULTS, __main__.measure, tables.show)
+    assert "torch" not in sys.modules
