@@ -89,3 +89,9 @@ def vary(x: jax.Array, axes: AxisNames) -> jax.Array:
     """Mark a value that is the same on every rank as one that may differ, as loop carries and branches ask for."""
     missing = tuple(name for name in axes if name not in jax.typeof(x).manual_axis_type.varying)
     return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Values marked as ones that differ wherever one of them does, as a kernel asks for what it is given."""
+    axes = dict.fromkeys(name for x in arrays for name in jax.typeof(x).manual_axis_type.varying)
+    return tuple(vary(x, tuple(axes)) for x in arrays)

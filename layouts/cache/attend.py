@@ -13,14 +13,21 @@ from layouts.collectives import all_gather, axis_index
 from layouts.combine.partial import visible
 from layouts.combine.sharded import combine
 from layouts.mesh import Axes
+from layouts.paged.pages import Pages
 
+Part = tuple[Float[Array, "requests verify heads width"], Float[Array, "requests verify heads"]]
 Attend = Callable[
     [
         Float[Array, "requests verify heads key"],
         Float[Array, "requests tokens *entry"],
         Bool[Array, "requests verify tokens"],
     ],
-    tuple[Float[Array, "requests verify heads width"], Float[Array, "requests verify heads"]],
+    Part,
+]
+AttendPages = Callable[[Float[Array, "requests verify heads key"], Float[Array, "pool_rows *entry"], Pages], Part]
+# over what a rank of a number of ranks holds, from its pool
+AttendPool = Callable[
+    [Float[Array, "requests verify heads key"], Float[Array, "pool_rows *entry"], Batch, Int[Array, ""], int], Part
 ]
 
 
@@ -43,8 +50,29 @@ def attend_whole(
     return output.reshape(*query.shape[:2], -1), cache
 
 
+def over_rows(attend: Attend, window: int = 0) -> AttendPool:
+    """Attention over the tokens that a rank holds, read out of its pool one by one."""
+
+    def of_pool(query: Array, pool: Array, batch: Batch, rank: Int[Array, ""], ranks: int) -> Part:
+        verify = query.shape[1]
+        held = batch.held(verify, rank, ranks, window)
+        seen = visible(batch.positions(verify), held.positions, window) & held.real[:, None, :]
+        return attend(query, read(pool, held.rows), seen)
+
+    return of_pool
+
+
+def over_pages(attend: AttendPages, run: int, window: int = 0) -> AttendPool:
+    """Attention that finds the tokens in the pool itself, where `run` of a request lie together."""
+
+    def of_pool(query: Array, pool: Array, batch: Batch, rank: Int[Array, ""], ranks: int) -> Part:
+        return attend(query, pool, batch.pages(query.shape[1], rank, ranks, run, window))
+
+    return of_pool
+
+
 def attend_shared(
-    attend: Attend,
+    attend: AttendPool,
     query: Float[Array, "requests*verify heads key"],
     new: Float[Array, "requests*verify *entry"],
     pool: Float[Array, "pool_rows *entry"],
@@ -53,7 +81,6 @@ def attend_shared(
     backend: str,
     *,
     gather: bool,
-    window: int = 0,
 ) -> tuple[Float[Array, "requests*verify own_heads width"], Float[Array, "pool_rows *entry"]]:
     """Output of this rank's heads over the tokens of its whole DCP group, and its pool with the new ones it owns.
 
@@ -64,8 +91,6 @@ def attend_shared(
     pool = write(pool, batch.new_rows(verify, rank, ranks), new)
     if gather:
         query = all_gather(query, axes["dcp"], 1)
-    held = batch.held(verify, rank, ranks, window)
-    seen = visible(batch.positions(verify), held.positions, window) & held.real[:, None, :]
     rows, heads = query.shape[:2]
-    part, lse = attend(query.reshape(requests, verify, heads, -1), read(pool, held.rows), seen)
+    part, lse = attend(query.reshape(requests, verify, heads, -1), pool, batch, rank, ranks)
     return combine(part.reshape(rows, heads, -1), lse.reshape(rows, heads), axes["dcp"], backend), pool

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from layouts.paged.pages import Pages
+
 Rank = Int[Array, ""] | int
 
 
@@ -47,10 +49,34 @@ class Batch(eqx.Module):
         context = self.slots.shape[1]
         span = min(window + verify - 1, context) if window else context
         start = jnp.maximum(self.lengths - (window - 1), 0) if window else jnp.zeros_like(self.lengths)
-        positions = _local_positions(start, most_held(span, ranks, self.interleave), rank, ranks, self.interleave)
+        nth = jnp.arange(most_held(span, ranks, self.interleave), dtype=start.dtype)[None, :]
+        nth = self._before(start, rank, ranks)[:, None] + nth
+        positions = _position(nth, rank, ranks, self.interleave)
         slots = self._slots_at(positions)
         real = (slots > 0) & (positions < (self.lengths + verify)[:, None])
         return Held(local_row(slots, rank, ranks, self.interleave), positions, real)
+
+    def pages(self, verify: int, rank: Rank, ranks: int, run: int, window: int = 0) -> Pages:
+        """The same by runs of `run` tokens that lie together, which the page of the pool must be a multiple of."""
+        context = self.slots.shape[1]
+        first = jnp.maximum(self.lengths - (window - 1), 0) if window else jnp.zeros_like(self.lengths)
+        span = min(window + verify - 1, context) if window else context
+        begin = self._before(first, rank, ranks) // run * run
+        # a window may begin within a run, and so touch one more
+        runs = -(-most_held(span, ranks, self.interleave) // run) + (window > 0)
+        nth = begin[:, None] + jnp.arange(runs, dtype=begin.dtype)[None, :] * run
+        starts = local_row(self._slots_at(_position(nth, rank, ranks, self.interleave)), rank, ranks, self.interleave)
+        seen = self.positions(verify) + 1
+        live = self.slots[:, :1] > 0
+        limits = self._before(jnp.minimum(seen, context), rank, ranks) - begin[:, None]
+        lows = self._before(jnp.maximum(seen - window, 0), rank, ranks) - begin[:, None] if window else None
+        return Pages(starts, jnp.where(live, limits, 0), lows)
+
+    def _before(self, positions: jax.Array, rank: Rank, ranks: int) -> jax.Array:
+        """How many tokens a rank holds of those before a position."""
+        cycle = ranks * self.interleave
+        within = jnp.clip(positions % cycle - rank * self.interleave, 0, self.interleave)
+        return positions // cycle * self.interleave + within
 
     def _slots_at(self, positions: jax.Array) -> jax.Array:
         return jnp.take_along_axis(self.slots, positions, axis=1, mode="fill", fill_value=0)
@@ -78,9 +104,6 @@ def read(pool: Array, rows: Int[Array, "requests tokens"]) -> Array:
     return pool[rows]
 
 
-def _local_positions(start: jax.Array, count: int, rank: Rank, ranks: int, interleave: int) -> jax.Array:
-    """The first `count` positions from `start` on that `rank` holds, (requests, count)."""
-    cycle = ranks * interleave
-    before = start // cycle * interleave + jnp.clip(start % cycle - rank * interleave, 0, interleave)
-    local = before[:, None] + jnp.arange(count, dtype=start.dtype)[None, :]
-    return local // interleave * cycle + rank * interleave + local % interleave
+def _position(nth: Int[Array, "*dims"], rank: Rank, ranks: int, interleave: int) -> Int[Array, "*dims"]:
+    """Position of the nth token that a rank holds of a request."""
+    return nth // interleave * (ranks * interleave) + rank * interleave + nth % interleave

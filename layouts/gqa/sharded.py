@@ -11,13 +11,17 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from layouts.cache.attend import attend_shared
+from layouts.cache.attend import attend_shared, over_pages, over_rows
 from layouts.cache.batch import Batch
 from layouts.collectives import axis_index
 from layouts.gqa.reference import Weights, attend_pairs, project
 from layouts.gqa.shape import GQA
+from layouts.kernels import PLAIN
 from layouts.linear import linear
 from layouts.mesh import Axes
+from layouts.paged import RUN
+from layouts.paged.attend import attend_pages
+from layouts.paged.block import Entry
 from layouts.rotary import Rotation
 
 
@@ -68,17 +72,26 @@ def decode(
     scale: float,
     eps: float,
     rotation: Rotation | None = None,
+    form: str = PLAIN,
+    run: int = RUN,
 ) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "pool_rows own_kv_heads 2*dim"]]:
     """This rank's partial sum over heads, which a psum over attn_tp makes whole, and its pool.
 
     `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
+    `form` of the attention (`layouts.paged.attend.FORMS`); one that is not plain finds keys and values in pages, which
+    are multiples of `run` rows.
     """
     query, pair = project(gqa, weights, hidden, rotation, eps)
     # one rank of the DCP group counts the sinks
     counts = axis_index(axes["dcp"]) == 0
     sinks = jnp.where(counts, weights["sinks"].astype(jnp.float32), -jnp.inf) if gqa.sinks else None
-    attend = partial(attend_pairs, gqa, scale, sinks)
-    attended, pool = attend_shared(attend, query, pair, pool, batch, axes, backend, gather=True, window=gqa.window)
+    if form == PLAIN:
+        attend = over_rows(partial(attend_pairs, gqa, scale, sinks), gqa.window)
+    else:
+        entry = Entry(gqa.head_dim, gqa.head_dim, gqa.head_dim)
+        paged = partial(attend_pages, entry=entry, scale=scale, run=run, form=form, sinks=sinks)
+        attend = over_pages(paged, run, gqa.window)
+    attended, pool = attend_shared(attend, query, pair, pool, batch, axes, backend, gather=True)
     return linear(attended.reshape(len(hidden), -1), weights["o_proj"], _once(gqa, weights, axes)), pool
 
 

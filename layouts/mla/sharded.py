@@ -11,11 +11,14 @@ from functools import partial
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from layouts.cache.attend import attend_shared
+from layouts.cache.attend import attend_shared, over_pages, over_rows
 from layouts.cache.batch import Batch
+from layouts.kernels import PLAIN
 from layouts.mesh import Axes
+from layouts.mla.attend import attend_pages
 from layouts.mla.reference import Weights, attend_latents, output, project
 from layouts.mla.shape import MLA
+from layouts.paged import RUN
 from layouts.rotary import Rotation
 
 
@@ -64,12 +67,19 @@ def decode(
     scale: float,
     eps: float,
     rotation: Rotation | None = None,
+    form: str = PLAIN,
+    run: int = RUN,
 ) -> tuple[Float[Array, "requests*verify hidden"], Float[Array, "pool_rows kv_values"]]:
     """This rank's partial sum over heads, which a psum over attn_tp makes whole, and its pool.
 
     `hidden` are all rows of the attention group, on each of its ranks, in request order; `batch` its addresses.
+    `form` of the attention (`layouts.mla.attend.FORMS`); one that is not plain finds latents in pages, which are
+    multiples of `run` rows.
     """
     query, latent = project(mla, weights, hidden, rotation, eps)
-    attend = partial(attend_latents, mla, scale)
+    if form == PLAIN:
+        attend = over_rows(partial(attend_latents, mla, scale))
+    else:
+        attend = over_pages(partial(attend_pages, scale=scale, latent=mla.kv_lora, form=form, run=run), run)
     attended, pool = attend_shared(attend, query, latent, pool, batch, axes, backend, gather=backend == "ag_rs")
     return output(mla, weights, hidden, attended), pool

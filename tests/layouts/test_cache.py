@@ -92,6 +92,28 @@ def test_what_is_written_is_found_where_it_belongs(case, window):
         assert sorted(found[index]) == list(range(first, length))
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
+def found_in_pages(batch, rank, verify, ranks, run, window):
+    return batch.pages(verify, rank, ranks, run, window), batch.held(verify, rank, ranks, window)
+
+
+@given(case=filled(), window=st.sampled_from([0, 1, 7, 100]))
+@settings(max_examples=15)
+def test_pages_show_each_row_what_it_sees_in_order(case, window):
+    """Runs as long as the pages of the pool, against the tokens one by one and the positions of the rows."""
+    pool, ranks, verify, requests = case
+    batch, run = pool.batch(requests, verify), pool.page // ranks
+    for rank in range(ranks):
+        pages, held = jax.tree.map(np.asarray, found_in_pages(batch, rank, verify, ranks, run, window))
+        lows = np.zeros_like(pages.limits) if pages.lows is None else pages.lows
+        for index, position in np.ndenumerate(np.asarray(batch.positions(verify))):
+            request = index[0]
+            rows = (pages.starts[request][:, None] + np.arange(run)).reshape(-1)[lows[index] : pages.limits[index]]
+            seen = held.real[request] & (held.positions[request] <= position)
+            seen &= (position - held.positions[request] < window) | (window == 0)
+            np.testing.assert_array_equal(rows, held.rows[request][seen])
+
+
 def test_past_the_table_is_the_sink():
     batch = Batch(jnp.asarray([[4, 5, 6, 7]], jnp.int32), jnp.asarray([3], jnp.int32))
     np.testing.assert_array_equal(batch.new_rows(3, 0, 1), [[7, 0, 0]])

@@ -160,7 +160,7 @@ def test_reference_equals_the_oracle(name, turns):
     assert relative(found[problem.live], problem.expected[problem.live]) < 2e-5
 
 
-def laid_out(problem, layout, page_interleave):
+def laid_out(problem, layout, page_interleave, page=2):
     """Pools of all ranks with the past in them, NaN elsewhere, and the batch of each attention group, joined."""
     kv_heads = 1 if problem.mla else problem.shape.kv_heads
     own = max(1, kv_heads // layout.attn_tp)
@@ -168,7 +168,7 @@ def laid_out(problem, layout, page_interleave):
     groups, batches = [], []
     for group in range(layout.attn_dp):
         mine = [i for i in range(len(problem.lengths)) if i // (len(problem.lengths) // layout.attn_dp) == group]
-        pool = KVPool(60, 2, layout.dcp, len(mine), CONTEXT, page_interleave)
+        pool = KVPool(60, page, layout.dcp, len(mine), CONTEXT, page_interleave)
         memory = np.full((layout.attn_tp, pool.rows_a_rank, *shape), np.nan, np.float32)
         requests = []
         for i in mine:
@@ -189,20 +189,22 @@ def laid_out(problem, layout, page_interleave):
     return jnp.asarray(np.concatenate(groups)), Batch(slots, lengths, batches[0].interleave)
 
 
-def program(shape, layout, mesh, weights):
+def program(shape, layout, mesh, weights, **kernel):
     """The sharded step over a mesh, and its weights as the ranks hold them."""
     axes = axes_of(layout)
     module, more = (mla_sharded, (layout.dcp_backend,)) if isinstance(shape, MLA) else (gqa_sharded, ())
 
     def body(weights, hidden, pool, batch, rotation):
-        form = {"backend": layout.dcp_backend, "scale": SCALE, "eps": EPS, "rotation": rotation}
+        form = {"backend": layout.dcp_backend, "scale": SCALE, "eps": EPS, "rotation": rotation, **kernel}
         partial, pool = module.decode(shape, weights, hidden, pool, batch, axes, **form)
         return psum(partial, axes["attn_tp"]), pool
 
     rows, pool = axes.spec("attn_dp"), axes.spec(("attn_dp", "attn_tp"))
     specs = module.weight_specs(shape, axes, *more)
     assert set(specs) == set(weights)
-    step = jax.shard_map(body, mesh=mesh, in_specs=(specs, rows, pool, rows, rows), out_specs=(rows, pool))
+    step = jax.shard_map(
+        body, mesh=mesh, in_specs=(specs, rows, pool, rows, rows), out_specs=(rows, pool), check_vma=not kernel
+    )
     return jax.jit(step)
 
 
@@ -221,9 +223,9 @@ def layout_of(degrees, backend):
     return Layout(attn_dp=attn_dp, attn_tp=attn_tp, dcp=dcp, ep=attn_dp * attn_tp, dcp_backend=backend)
 
 
-def check(problem, layout, page_interleave=False):
-    pool, batch = laid_out(problem, layout, page_interleave)
-    step = program(problem.shape, layout, mesh_of(layout), problem.weights)
+def check(problem, layout, page_interleave=False, page=2, **kernel):
+    pool, batch = laid_out(problem, layout, page_interleave, page)
+    step = program(problem.shape, layout, mesh_of(layout), problem.weights, **kernel)
     found, after = step(ranks_weights(problem, layout), problem.rows, pool, batch, problem.new_rotation)
     assert relative(found[problem.live], problem.expected[problem.live]) < 2e-5
     # what was cached is as it was, but for the sink
@@ -265,6 +267,22 @@ def test_mla_in_every_cut(name, degrees, backend, turns, page_interleave):
 def test_gqa_in_every_cut(name, degrees, backend, turns, page_interleave):
     problem = Problem(GQAS[name], max(4, degrees[0]), turns)
     check(problem, layout_of(degrees, backend), page_interleave)
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees", "backend", "page_interleave"),
+    [
+        ("gate", (2, 8, 2), "a2a", False),
+        ("gate", (2, 8, 2), "ag_rs", True),
+        ("gpt-oss", (1, 4, 2), "a2a", False),
+        ("gpt-oss", (1, 4, 2), "ag_rs", True),
+        ("qwen3", (4, 2, 1), "a2a", False),
+    ],
+)
+def test_a_kernel_in_place_of_what_xla_reads(name, degrees, backend, page_interleave):
+    """The paged kernel in interpret mode; pages of two runs, so that a rank's tokens lie in several places."""
+    problem = Problem((MLAS | GQAS)[name], max(4, degrees[0]), 2)
+    check(problem, layout_of(degrees, backend), page_interleave, page=8, form="interpreted", run=4)
 
 
 def test_full_size_traces_without_devices():

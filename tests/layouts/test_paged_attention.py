@@ -1,0 +1,138 @@
+"""The paged kernel in interpret mode against attention over tokens that were read, and lowered for a GPU."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hw.compat import COMPILE_TO_RUN_ONCE
+from layouts.combine.partial import attend
+from layouts.paged import Pages
+from layouts.paged.attend import attend_pages, attend_tiled
+from layouts.paged.block import Entry, Tiling, powers
+from layouts.paged.tiling import tiling_of
+
+SCALE, RUNS = 0.3, 3
+PAIR, LATENT = Entry(16, 16, 16), Entry(24, 0, 16)
+
+
+def compiled(function):
+    return jax.jit(function, compiler_options=COMPILE_TO_RUN_ONCE)
+
+
+def problem(run, kv_heads, heads, verify, entry, window=0, dtype=jnp.float32):
+    """Requests whose runs lie anywhere in a pool with NaN wherever no row sees a token, and what each row sees.
+
+    Lengths: whole runs, a part of one, fewer than rows, none.
+    """
+    random = np.random.default_rng(run + heads)
+    lengths = np.array([RUNS * run, 2 * run + 2, verify - 1, 0])
+    width = max(entry.key, entry.start + entry.width)
+    query = random.normal(size=(4, verify, heads, entry.key))
+    starts = random.permutation(4 * RUNS + 1)[: 4 * RUNS].reshape(4, RUNS) * run
+    limits = np.maximum(lengths[:, None] - verify + 1 + np.arange(verify), 0)
+    lows = np.maximum(limits - window, 0) if window else np.zeros_like(limits)
+    token = np.arange(RUNS * run)
+    seen = (token < limits[:, :, None]) & (token >= lows[:, :, None])
+    rows = (starts[:, :, None] + np.arange(run)).reshape(4, -1)
+    pool = np.full(((4 * RUNS + 1) * run, kv_heads, width), np.nan)
+    for own, used in zip(rows, seen.any(axis=1), strict=True):
+        pool[own[used]] = random.normal(size=(used.sum(), kv_heads, width))
+    starts, limits, lows = (jnp.asarray(x, jnp.int32) for x in (starts, limits, lows))
+    pages = Pages(starts, limits, lows if window else None)
+    return jnp.asarray(query, jnp.float32), jnp.asarray(pool).astype(dtype), pages, jnp.asarray(rows), jnp.asarray(seen)
+
+
+def expected(query, pool, rows, seen, entry, sinks=None):
+    read = pool[rows]
+    return attend(query, read[..., : entry.key], read[..., entry.start : entry.start + entry.width], seen, SCALE, sinks)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("run", "kv_heads", "heads", "verify", "entry", "window", "tiling"),
+    [
+        (64, 2, 10, 3, PAIR, 0, Tiling(16, 32, 1, 4, 3)),
+        (64, 2, 10, 3, PAIR, 0, Tiling(16, 64, 4, 4, 3)),  # more pieces than tiles: some see nothing
+        (64, 1, 40, 1, LATENT, 0, Tiling(32, 32, 3, 4, 3)),  # rows in two blocks, the last not full
+        (16, 1, 3, 2, LATENT, 0, Tiling(16, 32, 2, 4, 3)),  # two runs a tile
+        (64, 2, 8, 3, PAIR, 37, Tiling(16, 32, 2, 4, 3)),
+    ],
+)
+def test_the_kernel_is_attention_over_what_each_row_sees(run, kv_heads, heads, verify, entry, window, tiling):
+    query, pool, pages, rows, seen = problem(run, kv_heads, heads, verify, entry, window)
+    form = functools.partial(attend_tiled, entry=entry, scale=SCALE, run=run, tiling=tiling, interpret=True)
+    output, lse = compiled(form)(query, pool, pages)
+    wanted, wanted_lse = expected(query, pool, rows, seen, entry)
+    np.testing.assert_allclose(output, wanted, atol=3e-6)
+    np.testing.assert_allclose(lse, wanted_lse, atol=3e-6)
+    assert np.isneginf(np.asarray(lse)[3]).all() and not np.asarray(output)[3].any()
+
+
+def test_sinks_take_weight_in_every_form():
+    """A sink of -inf is one that another rank counts."""
+    query, pool, pages, rows, seen = problem(16, 2, 4, 2, PAIR)
+    sinks = jnp.array([0.5, -jnp.inf, 2.0, -1.0])
+    wanted = expected(query, pool, rows, seen, PAIR, sinks)
+    for form in ("xla", "interpreted"):
+        run = functools.partial(attend_pages, entry=PAIR, scale=SCALE, run=16, form=form, sinks=sinks)
+        for found, right in zip(compiled(run)(query, pool, pages), wanted, strict=True):
+            np.testing.assert_allclose(found, right, atol=3e-6)
+
+
+def test_a_pool_of_eight_bits_is_read_as_it_is():
+    query, pool, pages, rows, seen = problem(16, 2, 4, 2, PAIR, dtype=jnp.float8_e4m3fn)
+    run = functools.partial(attend_pages, entry=PAIR, scale=SCALE, run=16, form="interpreted")
+    output, _ = compiled(run)(query, pool, pages)
+    np.testing.assert_allclose(output, expected(query, pool, rows, seen, PAIR)[0], atol=3e-6)
+
+
+def test_sizes_in_powers_of_two():
+    assert powers(0, 576) == ((0, 512), (512, 64))
+    assert powers(128, 128) == ((128, 128),)
+    assert powers(8, 7) == ((8, 4), (12, 2), (14, 1))
+
+
+@pytest.mark.parametrize(
+    ("query", "kv_heads", "entry", "rows"),
+    [
+        ((16, 1, 64, 128), 4, Entry(128, 128, 128), 16),
+        ((16, 5, 64, 128), 4, Entry(128, 128, 128), 64),  # 80 rows in two blocks
+        ((4, 1, 4, 64), 2, Entry(64, 64, 64), 16),  # two rows in one of 16
+        ((8, 1, 128, 576), 1, Entry(576, 0, 512), 64),
+    ],
+)
+def test_a_cut_has_rows_for_the_tensor_cores_and_fills_the_device(query, kv_heads, entry, rows):
+    pool = jax.ShapeDtypeStruct((1 << 16, kv_heads, 576), jnp.bfloat16)
+    tiling = tiling_of(query, pool, entry, 1 << 14, 132)
+    assert tiling.rows == rows
+    group = query[1] * query[2] // kv_heads
+    assert query[0] * kv_heads * -(-group // rows) * tiling.splits > 100
+
+
+LOWERED = [
+    ((16, 1, 64, 128), 4, Entry(128, 128, 128), jnp.bfloat16),
+    ((4, 5, 24, 192), 2, Entry(192, 192, 192), jnp.bfloat16),
+    ((3, 8, 16, 576), 1, Entry(576, 0, 512), jnp.bfloat16),
+    ((3, 8, 16, 576), 1, Entry(576, 0, 512), jnp.float8_e4m3fn),
+]
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(("shape", "kv_heads", "entry", "dtype"), LOWERED)
+def test_the_kernel_lowers_for_a_gpu(shape, kv_heads, entry, dtype):
+    """Traced and lowered whole by the backend, which no CPU can run."""
+    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)
+    width = max(entry.key, entry.start + entry.width)
+    described: Any = jax.ShapeDtypeStruct
+    limits = described(shape[:2], jnp.int32)
+    pages = Pages(described((shape[0], 16), jnp.int32), limits, limits)
+    form = jax.jit(functools.partial(attend_pages, entry=entry, scale=0.1, run=64, form="triton"))
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = form.trace(described(shape, jnp.bfloat16), described((4096, kv_heads, width), dtype), pages)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "xla.gpu.triton" in text
