@@ -26,6 +26,8 @@ from layouts.stages import stage_bounds
 from layouts.stored import is_stored
 from layouts.vocab import reference as vocabulary
 from layouts.vocab import sharded as vocab
+from layouts.weight_gather.sharded import Weights
+from layouts.weight_gather.work import SCOPE
 
 
 class Output(NamedTuple):
@@ -125,11 +127,11 @@ class Stage(nnx.Module):
             rings.append(ring)
         return carried, tuple(after), tuple(rings)
 
-    def _arriving(self, split: list[Any], i: int, axes: Axes) -> Array | None:
+    def _arriving(self, split: list[Any], i: int, axes: Axes) -> Weights | None:
         """The staging buffer of a layer, if it is kept by rows."""
         if i >= len(split) or all(axis == staging.WHOLE for axis in self.along[i]):
             return None
-        with jax.named_scope("weight_gather"):
+        with jax.named_scope(SCOPE):
             return staging.arriving(split[i][1], self.along[i], axes)
 
     def _rotation(self, step: Step) -> Rotation | None:

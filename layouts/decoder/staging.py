@@ -6,21 +6,22 @@ import jax
 import jax.numpy as jnp
 
 from layouts.mesh import Axes
-from layouts.weight_gather.sharded import Packing, gather
+from layouts.weight_gather.sharded import Weights, gather
 
 WHOLE = -1  # in place of an axis: a weight that is not kept in parts
 Along = tuple[int, ...]  # for each leaf of a layer's weights the axis that it is kept in parts along
 
 
-def arriving(weights: Any, along: Along, axes: Axes) -> jax.Array:
-    """The staging buffer of a layer: the weights that are kept in parts, whole, in one message."""
-    return gather(_parts(weights, along), axes)
+def arriving(weights: Any, along: Along, axes: Axes) -> Weights:
+    """The staging buffer of a layer: the weights that are kept in parts, whole, with the axis that is cut in front."""
+    leaves = zip(jax.tree.leaves(weights), along, strict=True)
+    return gather([jnp.moveaxis(leaf, axis, 0) for leaf, axis in leaves if axis != WHOLE], axes)
 
 
-def staged(weights: Any, along: Along, buffer: jax.Array) -> Any:
+def staged(weights: Any, along: Along, buffer: Weights) -> Any:
     """The layer's weights with those that arrived in the buffer in place of the parts."""
     leaves, structure = jax.tree.flatten(weights)
-    whole = iter(Packing.of(_parts(weights, along)).unpack(buffer))
+    whole = iter(buffer)
     return jax.tree.unflatten(
         structure,
         [
@@ -28,9 +29,3 @@ def staged(weights: Any, along: Along, buffer: jax.Array) -> Any:
             for leaf, axis in zip(leaves, along, strict=True)
         ],
     )
-
-
-def _parts(weights: Any, along: Along) -> list[jax.Array]:
-    """A rank's parts, each with the axis that is cut in front."""
-    leaves = zip(jax.tree.leaves(weights), along, strict=True)
-    return [jnp.moveaxis(leaf, axis, 0) for leaf, axis in leaves if axis != WHOLE]

@@ -5,6 +5,7 @@ and one copy-engine transfer from each peer; scales stay whole on every card.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from hw.work import CollectiveKind, Family
 from layouts.expression import Expr, total
@@ -12,7 +13,9 @@ from layouts.op import Op, Stream
 from layouts.symbols import ATTENTION_SHARD, DRAFT_SHARD, GATHERS_ATTENTION, GATHERS_MOE, MOE_SHARD, WEIGHT_SHARD
 from layouts.tensor import Precision, Tensor
 
-_PART_OF = {ATTENTION_SHARD: GATHERS_ATTENTION, MOE_SHARD: GATHERS_MOE, DRAFT_SHARD: GATHERS_ATTENTION}
+EXCHANGE: Final = "weight_all_gather"  # one op for all weights of a layer, which the program gathers one by one
+SCOPE: Final = "weight_gather"  # that the program gathers in
+_PART_OF: Final = {ATTENTION_SHARD: GATHERS_ATTENTION, MOE_SHARD: GATHERS_MOE, DRAFT_SHARD: GATHERS_ATTENTION}
 
 
 def gathered_bytes(tensors: Iterable[Tensor], precision: Precision) -> Expr:
@@ -28,7 +31,7 @@ def weight_gather(tensors: Iterable[Tensor], precision: Precision) -> tuple[Op, 
     return (
         Op("weight_local_copy", family=Family.COPY, bytes=whole * 2 / WEIGHT_SHARD, stream=Stream.GATHER),
         Op(
-            "weight_all_gather",
+            EXCHANGE,
             collective=CollectiveKind.COPY_GATHER,
             payload=whole,
             size=WEIGHT_SHARD,

@@ -1,5 +1,6 @@
-"""Row shards of several weights in one exchange: bit for bit the whole weights, one layer ahead of their use."""
+"""Row shards of weights brought together: bit for bit the whole weights, one layer ahead of their use."""
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -7,18 +8,21 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec
 
 from hw.compat import COMPILE_TO_RUN_ONCE
+from layouts.audit import count
 from layouts.audit.traced import step_shapes
+from layouts.decoder import staging
 from layouts.decoder.program import Program
 from layouts.decoder.weights import is_shape
 from layouts.generation import Capacity
 from layouts.layout import Layout, ShardedLayers
-from layouts.mesh import axes_of, mesh_of
+from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 from layouts.shapes import ShapeError
 from layouts.text import parse
-from layouts.weight_gather.sharded import Packing, gather
+from layouts.weight_gather.sharded import gather
 from tests.layouts.decoding import golden
 
 CAPACITY = Capacity(1, 48, page=4)
@@ -52,10 +56,10 @@ def test_what_arrives_is_the_whole_weight(layout):
     every = PartitionSpec(axes.names)
 
     def body(*shards):
-        return tuple(w[None] for w in Packing.of(shards).unpack(gather(shards, axes)))
+        return tuple(w[None] for w in gather(shards, axes))
 
     program, found = over(layout, body, weights, specs, (every,) * 3)
-    assert str(jax.make_jaxpr(program)(*weights)).count("= all_gather") == (layout.weight_shard > 1)
+    assert str(jax.make_jaxpr(program)(*weights)).count("= all_gather") == 3 * (layout.weight_shard > 1)
     for copies, expected in zip(found, weights, strict=True):
         assert copies.dtype == expected.dtype
         for copy in copies:
@@ -84,7 +88,9 @@ def test_a_gather_is_issued_before_the_layer_that_hides_it_and_needs_nothing_of_
             v in computed for v in equation.invars if not hasattr(v, "val")
         ):
             computed |= set(equation.outvars)
-    assert begun == [1, 2, 3, 4, 4]  # layer 0 is whole, and the last of five has none behind it
+    kept = [sum(axis != staging.WHOLE for axis in along) for along in nnx.merge(*held).along]
+    assert kept[0] == 0 and min(kept[1:]) > 0  # layer 0 is whole
+    assert begun == [sum(kept[: i + 2]) for i in range(5)]  # the last of five has none behind it
 
 
 def is_gather(equation) -> bool:
@@ -98,10 +104,24 @@ def inners(equation):
             yield found
 
 
-def test_a_message_has_the_bytes_of_its_shards():
-    """Kimi K3's LatentMoE part over 8 cards, in fp8: 183,500,800 / 8 bytes a message (facts of the model)."""
+def test_a_gather_moves_the_bytes_of_its_shards_and_copies_none():
+    """Kimi K3's LatentMoE part over 8 cards, in fp8: 183,500,800 bytes (facts of the model)."""
+    axes = axes_of(Layout(attn_dp=16, ep=16, weight_shard=8, weight_shard_layers=SHARDED))
     shapes = ((3584, 7168), (7168, 3584), (12288, 7168), (7168, 6144))
-    shards: Any = [jax.ShapeDtypeStruct((rows // 8, columns), jnp.float8_e4m3fn) for rows, columns in shapes]
-    assert sum(Packing.of(shards).sizes) == 183_500_800 // 8
+    shards: Any = [jax.ShapeDtypeStruct(shape, jnp.float8_e4m3fn) for shape in shapes]
+    specs = (axes.spec("weight_shard", None),) * 4
+    program = jax.shard_map(
+        lambda *s: gather(s, axes), mesh=abstract_mesh_of(LAYOUTS[0]), in_specs=specs, out_specs=PartitionSpec()
+    )
+    traced = jax.make_jaxpr(program)(*shards)
+    sent = Counter({e.payload: e.count for e in count(traced).collectives})
+    assert sent == Counter(rows * columns for rows, columns in shapes)
+    assert sum(sent.elements()) == 183_500_800
+    (mapped,) = [e for e in traced.jaxpr.eqns if e.primitive.name == "shard_map"]
+    inside = {e.primitive.name for e in next(inners(mapped)).eqns}
+    assert {name for name in inside if not name.startswith("all_gather")} == {"bitcast_convert_type"}
+
+
+def test_a_single_number_is_not_sharded():
     with pytest.raises(ShapeError, match="single number"):
-        Packing.of([jnp.float32(1)])
+        gather([jnp.float32(1)], axes_of(LAYOUTS[0]))
