@@ -10,10 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, Float
 
 from hw.compat import in_x64
+from hw.curve_forms import Free
+from hw.least_squares import least_squares
 
 Predict = Callable[[Mapping[str, Array]], Float[Array, " rows"]]
 
@@ -24,14 +25,6 @@ _STARTS: Final = 4
 _SCATTER: Final = 0.7  # of the starting points, in the same units
 _FOLDS: Final = 5
 _LARGEST: Final = 0.1  # share of the rows that the extrapolation leaves out
-
-
-class Free(NamedTuple):
-    """A parameter to be fitted: where it starts, and between which values it stays."""
-
-    start: float
-    least: float
-    most: float
 
 
 class Quality(NamedTuple):
@@ -109,16 +102,11 @@ def _solve(
         soft = scaled * jnp.sqrt(2.0 / (1.0 + jnp.sqrt(1.0 + scaled**2)))
         return jnp.concatenate([soft * mask, _PRIOR * theta])
 
+    scatter = jax.random.normal(jax.random.key(0), (_STARTS, len(names))) * _SCATTER
+    starts = scatter.at[0].set(0.0)
+
     def best(mask: Array) -> Array:
-        scatter = jax.random.normal(jax.random.key(0), (_STARTS, len(names))) * _SCATTER
-        starts = scatter.at[0].set(0.0)
-        solver = optx.LevenbergMarquardt(rtol=1e-7, atol=1e-7)
-
-        def one(start: Array) -> tuple[Array, Array]:
-            found = optx.least_squares(residuals, solver, start, args=mask, max_steps=150, throw=False).value
-            return found, jnp.sum(residuals(found, mask) ** 2)
-
-        found, cost = jax.vmap(one)(starts)
+        found, cost = least_squares(lambda theta: residuals(theta, mask), starts)
         return found[jnp.argmin(jnp.where(jnp.isfinite(cost), cost, jnp.inf))]
 
     theta = jax.vmap(best)(masks)

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from experiments.op_curves.forms import EXCHANGES, FIXED, HOSTS, KERNELS
 from experiments.op_curves.rows import Group
 from hw.arithmetic import Exact
 from hw.compat import in_x64
+from hw.curve_forms import EXCHANGES, FIXED, HOSTS, KERNELS, WARM, Free, tuned
 from hw.figures import read_chip
-from hw.fitting import Free, Predict, Quality, fit
+from hw.fitting import Predict, Quality, fit
 from hw.machine import Machine, load_machine
 from hw.time import collective_seconds, compute_seconds
 from hw.work import (
@@ -30,7 +29,6 @@ from hw.work import (
     Work,
 )
 
-_WARM: Final = ("cache", "reuse")
 _CLIFF: Final = 8.0  # exponent with which a working set leaves the cache
 
 
@@ -56,18 +54,18 @@ def fitted(group: Group, before: Mapping[str, float] | None = None) -> Fitted:
     exchange = group.family in COLLECTIVES
     free, fixed = _exchange_form(group) if exchange else _kernel_form(group)
     if before and exchange:
-        machine = _tuned(machine, "exchange", before, (COLLECTIVES.index(CollectiveKind(group.family)),))
+        machine = tuned(machine, "exchange", before, (COLLECTIVES.index(CollectiveKind(group.family)),))
     priced = _exchange(machine, group) if exchange else _kernel(machine, group, fixed)
     amount = group.features["payload"] * group.features["size"] if exchange else _amount(machine, group)
     values, quality = fit(priced, free, group.seconds, group.shape, amount)
-    kept = {name: value for name, value in values.items() if name not in _WARM}
+    kept = {name: value for name, value in values.items() if name not in WARM}
     return Fitted(group, {**fixed, **kept}, quality)
 
 
 def _kernel_form(group: Group) -> tuple[Mapping[str, Free], dict[str, float]]:
     family = Family(group.family)
     warm = group.features.get("resident", np.zeros(1)).any()
-    free = {name: how for name, how in KERNELS[family].items() if warm or name not in _WARM}
+    free = {name: how for name, how in KERNELS[family].items() if warm or name not in WARM}
     return free, {**FIXED.get(family, {}), **group.fixed}
 
 
@@ -90,13 +88,13 @@ def _kernel(machine: Machine, group: Group, fixed: Mapping[str, float]) -> Predi
     resident, l2 = f.get("resident", jnp.zeros(count)), read_chip(group.chip)["l2_bytes"].value
 
     def predict(values: Mapping[str, Array]) -> Array:
-        own = {name: value for name, value in {**fixed, **values}.items() if name not in _WARM}
-        tuned = _tuned(machine, "curves", own, place)
+        own = {name: value for name, value in {**fixed, **values}.items() if name not in WARM}
+        here = tuned(machine, "curves", own, place)
         hit = 1.0 / (1.0 + (resident / (values.get("cache", jnp.ones(())) * l2)) ** _CLIFF)
         spared = values.get("reuse", jnp.zeros(())) * hit * resident
         shapes = {name: f[name] for name in SHAPES if name in f}
         work = Work.of([family] * count, [rate] * count, f["flops"], f["bytes"] - spared, **shapes)
-        return compute_seconds(Exact(), tuned, work)
+        return compute_seconds(Exact(), here, work)
 
     return predict
 
@@ -108,14 +106,6 @@ def _exchange(machine: Machine, group: Group) -> Predict:
     asked = Collective.of([kind] * len(group.seconds), f["payload"], f["size"], **shapes)
 
     def predict(values: Mapping[str, Array]) -> Array:
-        return collective_seconds(Exact(), _tuned(machine, "exchange", values, (COLLECTIVES.index(kind),)), asked)
+        return collective_seconds(Exact(), tuned(machine, "exchange", values, (COLLECTIVES.index(kind),)), asked)
 
     return predict
-
-
-def _tuned(machine: Machine, which: str, values: Mapping[str, Array | float], place: tuple[int, ...]) -> Machine:
-    """The machine with other values in one place of its curves."""
-    names = list(values)
-    curves = getattr(machine, which)
-    changed = [getattr(curves, name).at[place].set(values[name]) for name in names]
-    return eqx.tree_at(lambda m: [getattr(getattr(m, which), name) for name in names], machine, changed)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from hw.compat import x64
-from hw.fitting import Free, fit
+from hw.curve_forms import Free
+from hw.fitting import fit
 
 FREE = {"latency": Free(5e-6, 1e-7, 1e-4), "pace": Free(0.5, 0.01, 1.0)}
 
