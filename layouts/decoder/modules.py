@@ -123,6 +123,7 @@ class CachedAttention(nnx.Module):
             scale=self.forms.scale,
             eps=self.forms.eps,
             rotation=rotation,
+            form=self.kernel,
         )
         return Attended(partial, pool, chosen)
 
@@ -177,7 +178,7 @@ class ExpertMixture(nnx.Module):
         exchange = Exchange.of(self.layout, len(stream.sum), whole=weights.latent is not None)
         kept = Stream(exchange.keep(partial, stream.sum), tuple(map(exchange.kept, stream.blocks)))
         brought = exchange.spread(read(kept), counts)
-        out = moe.moe(brought, exchange.real(counts), weights, self.forms.mixture, exchange)
+        out = moe.moe(brought, exchange.real(counts), weights, self.forms.mixture, exchange, self.kernel)
         return stream._replace(sum=exchange.leave(out, counts, kept.sum))
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from layouts import kernels
 from layouts.collectives import all_to_all, axis_index, axis_size
 from layouts.dense.activation import Activation
 from layouts.mesh import Axes
@@ -31,11 +32,13 @@ def by_all_to_all(
     axes: Axes,
     capacity: int | None = None,
     wire: Wire = PLAIN,
+    form: str = kernels.PLAIN,
 ) -> Float[Array, "rows width"]:
     """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order.
 
     `capacity`: rows that a rank can send to another, by default the most that may be needed; with less, the choices
-    beyond it are dropped. `wire`: what rows travel as on the way out; they come back in their own dtype.
+    beyond it are dropped. `wire`: what rows travel as on the way out; they come back in their own dtype. `form` of the
+    grouped GEMMs (`layouts.moe.grouped.FORMS`).
     """
     rows, topk = routing.experts.shape
     ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
@@ -46,7 +49,8 @@ def by_all_to_all(
     local = jnp.full((ranks * capacity,), NOWHERE, number.dtype).at[place].set(number, mode="drop")
     arrived = wire.decode(all_to_all(wire.encode(send), axes["ep"], 0, 0), x.dtype)
     wanted = all_to_all(local, axes["ep"], 0, 0)
-    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True))[:, 0]
+    mean = rows * topk / held
+    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True), form=form, mean=mean)[:, 0]
     back = all_to_all(done.astype(x.dtype), axes["ep"], 0, 0)
     parts = jnp.take(back, place, axis=0, mode="fill", fill_value=0).reshape(rows, topk, -1)
     return weighted(parts, routing.weights).astype(x.dtype)
@@ -59,11 +63,13 @@ def by_gather(
     experts: Experts,
     activation: Activation,
     axes: Axes,
+    form: str = kernels.PLAIN,
 ) -> Float[Array, "moe_rows width"]:
     """This rank's part of the weighted sum, for rows that every rank which shares the experts has."""
     one_of_those_sharing = axis_index(axes["expert_tp"]) == 0
-    parts = grouped(x, local, experts, activation, one_of_those_sharing)
-    return weighted(parts, weights).astype(x.dtype)
+    mean = local.size / (experts.w13.shape[0] * axis_size(axes["ep"]))
+    parts = grouped(x, local, experts, activation, one_of_those_sharing, form=form, mean=mean)
+    return weighted(jnp.where((local == NOWHERE)[:, :, None], 0.0, parts), weights).astype(x.dtype)
 
 
 def weighted(parts: Float[Array, "rows topk width"], weights: Float[Array, "rows topk"]) -> Float[Array, "rows width"]:

@@ -17,6 +17,7 @@ ragged_all_to_all_thunk.cc): so a peer gets one slice, not one for each of its e
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from layouts import kernels
 from layouts.collectives import Slices, all_gather, axis_index, axis_size, ragged_all_to_all
 from layouts.dense.activation import Activation
 from layouts.mesh import Axes
@@ -35,12 +36,13 @@ def by_ragged_all_to_all(
     activation: Activation,
     axes: Axes,
     wire: Wire = PLAIN,
+    form: str = kernels.PLAIN,
 ) -> Float[Array, "rows width"]:
     """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order.
 
     The result is that of `by_all_to_all`; rows without a token get zeros, and are not sent. The choices of a row are
     different experts, as a router's are: room is kept for no more. `wire`: what rows travel as on the way out; they
-    come back in their own dtype.
+    come back in their own dtype. `form` of the grouped GEMMs (`layouts.moe.grouped.FORMS`).
     """
     rows, topk = routing.experts.shape
     ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
@@ -53,7 +55,9 @@ def by_ragged_all_to_all(
     room = jnp.zeros((ranks * worst_case(rows, topk, held), sent.shape[1]), sent.dtype)
     arrived = wire.decode(ragged_all_to_all(sent, room, slices(between, own), axes["ep"]), x.dtype)
     wanted = wanted_experts(counts[:, own], len(room))
-    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True))[:, 0].astype(x.dtype)
+    mean = rows * topk / held
+    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True), form=form, mean=mean)
+    done = done[:, 0].astype(x.dtype)
     back = ragged_all_to_all(done, jnp.zeros((rows * topk, x.shape[1]), x.dtype), slices(between.T, own), axes["ep"])
     place = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
     parts = jnp.where(real[:, None, None], back[place].reshape(rows, topk, -1), jnp.zeros((), x.dtype))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from layouts.collectives import axis_index, psum, vary
 from layouts.dense.reference import GatedMLP, gated_mlp
+from layouts.kernels import PLAIN
 from layouts.mesh import Axes
 from layouts.moe.dispatch import by_all_to_all, by_gather
 from layouts.moe.exchange import Exchange, Form
@@ -68,14 +69,16 @@ def moe(
     weights: MoEWeights,
     mixture: Mixture,
     exchange: Exchange,
+    form: str = PLAIN,
 ) -> Float[Array, "moe_rows hidden"]:
     """Output for the rows that `exchange.spread` returned, ready for `exchange.leave`.
 
-    `real`: `exchange.real(counts)`; rows without a token cost no expert and get zeros from the routed ones.
+    `real`: `exchange.real(counts)`; rows without a token cost no expert and get zeros from the routed ones. `form` of
+    the grouped GEMMs (`layouts.moe.grouped.FORMS`).
     """
     if exchange.form is Form.ALL_TO_ALL:
-        return _exchanged(x, real, weights, mixture, exchange) + _shared(x, weights, mixture)
-    part = _gathered(x, real, weights, mixture, exchange)
+        return _exchanged(x, real, weights, mixture, exchange, form) + _shared(x, weights, mixture)
+    part = _gathered(x, real, weights, mixture, exchange, form)
     if weights.latent is None:
         return part + _shared(x, weights, mixture)
     return _summed_before_norm(part, _shared(x, weights, mixture), weights.latent, mixture, exchange)
@@ -86,22 +89,22 @@ def _shared(x: Array, weights: MoEWeights, mixture: Mixture) -> Array:
     return jnp.zeros((), x.dtype) if weights.shared is None else gated_mlp(x, weights.shared, mixture.activation)
 
 
-def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
+def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, form: str) -> Array:
     """Routed experts of a rank's own rows; whole sums come back."""
     routing, narrow = route(x, weights, mixture.router), to_latent(x, weights.latent)
-    summed = by_all_to_all(
-        narrow, routing, real, weights.experts, mixture.activation, exchange.axes, exchange.capacity, exchange.wire
-    )
+    how = (exchange.axes, exchange.capacity, exchange.wire, form)
+    summed = by_all_to_all(narrow, routing, real, weights.experts, mixture.activation, *how)
     return from_latent(summed, weights.latent, mixture.eps)
 
 
-def _gathered(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange) -> Array:
+def _gathered(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, form: str) -> Array:
     """This rank's part of the routed experts' sum, on the width that they act on, for rows that all ranks which share
     the experts have."""
     axes: Axes = exchange.axes
     routing, held = route(x, weights, mixture.router), weights.experts.w13.shape[0]
     local = to_local(routing.experts, real, axis_index(axes["ep"]) * held, held)
-    return by_gather(to_latent(x, weights.latent), local, routing.weights, weights.experts, mixture.activation, axes)
+    narrow = to_latent(x, weights.latent)
+    return by_gather(narrow, local, routing.weights, weights.experts, mixture.activation, axes, form)
 
 
 def _summed_before_norm(part: Array, shared: Array, latent: Latent, mixture: Mixture, exchange: Exchange) -> Array:
