@@ -30,6 +30,10 @@ MOST_GPUS: Final = 1 << 16
 MOST_TOKENS: Final = 1 << 30
 MOST_REQUESTS: Final = 1 << 20
 _GRAPH_LIMIT: Final = 512  # requests of an attention group beyond which no graph is captured by default
+# Every component in one dtype, as a run has them.
+PLAIN_BF16: Final = ",".join(
+    f"{component}=bf16" for component in ("attention", "latent", "shared", "dense", "experts", "head", "kv")
+)
 # CPU time in which a program of one executable is started, hidden while a step takes longer.
 LAUNCH_SECONDS: Final = 1e-3
 _GRAPH_ENTRIES: Final = 128  # padded to one length, so that every request shares a compiled program

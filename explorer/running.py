@@ -15,7 +15,7 @@ from jaxtyping import Float
 from explorer.costing import cost
 from explorer.documents import Document, Schema, layout_entry, versions
 from explorer.fitting import exhaustion_named, require_memory
-from explorer.request import make_request
+from explorer.request import PLAIN_BF16, make_request, of_program
 from explorer.run_request import RunError, RunRequest, make_run_request
 from hw.compat import COMPILE_TO_RUN_ONCE
 from layouts.decoder.drawn import drawn
@@ -31,7 +31,6 @@ __all__ = ["Checked", "Ran", "RunError", "RunRequest", "first_process", "make_ru
 # values and recurrent states make up to fifty times as much of a float32's rounding, bf16 rounds in every layer.
 BOUNDS: Final = {"float32": 1e-4, "bfloat16": 5e-2}
 _REPEATS: Final = 10
-_PLAIN: Final = ("attention", "latent", "shared", "dense", "experts", "head", "kv")  # run in one dtype, all of them
 Report = Callable[[str, float], None]
 
 
@@ -200,7 +199,7 @@ def _scored(session: Session, prompts: Sequence[Sequence[int]], text: Text) -> n
 
 
 def _predicted(request: RunRequest) -> tuple[float, float, float] | None:
-    """What the cost model says of the step, in the formats that it ran in."""
+    """What the cost model says of this program's step, in the formats that it ran in."""
     if request.hardware is None or request.dtype != "bfloat16":
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -215,9 +214,9 @@ def _predicted(request: RunRequest) -> tuple[float, float, float] | None:
             concurrency=request.requests * groups,
             verify_width=request.width,
             draft="none",
-            precision=",".join(f"{component}=bf16" for component in _PLAIN),
+            precision=PLAIN_BF16,
         )
-        found = cost(asked, request.layout)
+        found = cost(of_program(asked), request.layout)
     low, high = found.step_seconds_range
     return low, found.step_seconds, high
 
@@ -227,7 +226,5 @@ def _notes(ran: Ran) -> list[str]:
     vacuous = ["the layout is one device itself: the check can only repeat it"] if same else []
     if ran.predicted is None:
         return [*vacuous, "no prediction: it is made for a known chip and bfloat16"]
-    return [
-        *vacuous,
-        "the prediction is for engines' kernels and a captured graph; this program is what XLA makes of it",
-    ]
+    curves = f"the curves of {ran.request.hardware}; `meshwright measure` makes its own"
+    return [*vacuous, f"the prediction is for this program, by {curves}"]
