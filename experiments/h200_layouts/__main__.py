@@ -1,0 +1,42 @@
+"""Predicted against measured: slices of three models on one and two H200s, under every way to cut them.
+
+    python -m experiments.h200_layouts --measure [--seconds S]     on a machine with GPUs: measure what is missing
+    python -m experiments.h200_layouts                             anywhere: tables and a picture of what was measured
+
+Slices at full width, so few layers and experts that they fit (`points.toml`), decode in bfloat16 with random weights
+and full random caches. A step is one program; its seconds are those of many in flight. What is predicted is that
+program (`layouts.program_side`), by curves measured on the same machine, with their factors fitted to a third of the
+points, chosen before anything was measured; errors are those of the other two thirds.
+"""
+
+import argparse
+import pathlib
+import sys
+from typing import Final
+
+RESULTS: Final = pathlib.Path(__file__).parents[1] / "results" / "h200" / "layouts.json"
+
+
+def main() -> int:
+    """Measure, or show what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="time what is missing on this machine's GPUs")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="start no more once they are over")
+    parser.add_argument("--file", type=pathlib.Path, default=RESULTS, help="results (default: the stored ones)")
+    options = parser.parse_args()
+    if options.measure:
+        from experiments.h200_layouts.measure import measure
+        from experiments.h200_layouts.points import shapes
+
+        measure(shapes(), options.file, options.seconds, {})
+        return 0
+    if not options.file.exists():
+        sys.exit(f"error: {options.file} does not exist: measure first, with --measure")
+    from experiments.h200_layouts.show import show
+
+    show(options.file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Measuring: shapes compiled in threads, weights shared by those of a layout, results written as they come."""
+
+import json
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any, Final
+
+import jax
+
+from experiments.h200_layouts.build import Built, build
+from experiments.h200_layouts.clock import times
+from experiments.h200_layouts.points import Point, Shape
+from explorer.documents import versions
+
+WAVE: Final = 24  # shapes compiled at once
+_PATIENCE: Final = 0.6  # part of the time that is left for which a wave's compiler is waited for
+Report = Callable[[str], None]
+
+
+class Results:
+    """What was measured, by the keys of points, in a file that is rewritten with every point."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+        self.rows: dict[str, Any] = {}
+        if path.exists():
+            self.rows = json.loads(path.read_text(encoding="utf-8"))["points"]
+
+    def put(self, key: str, row: Mapping[str, Any]) -> None:
+        """Keep a row, in memory and in the file."""
+        self.rows[key] = dict(row)
+        device = jax.devices()[0]
+        about = {"device": device.device_kind, "gpus": len(jax.devices()), "versions": versions()}
+        text = json.dumps({**about, "points": self.rows}, indent=1)
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(self.path)
+
+    def missing(self, shape: Shape) -> tuple[int, ...]:
+        """Contexts of a shape that were not measured."""
+        return tuple(c for c in shape.contexts if "flight" not in self.rows.get(Point(shape, c).key, {}))
+
+
+def measure(
+    wanted: Sequence[Shape], path: pathlib.Path, seconds: float, options: Mapping[str, Any], report: Report = print
+) -> None:
+    """Measure what is missing of `wanted` until it is done or `seconds` are over.
+
+    Shapes are compiled in waves, all of one at once, and nothing compiles while steps are timed: the compiler tries
+    kernels on the same devices. A shape that fails says why in a row of its own.
+    """
+    results, end = Results(path), time.monotonic() + seconds
+    left = [s for s in wanted if results.missing(s) and s.gpus <= len(jax.devices())]
+    with ThreadPoolExecutor(WAVE) as pool:
+        for start in range(0, len(left), WAVE):
+            wave = sorted(left[start : start + WAVE], key=_weights_of)
+            made = {shape: pool.submit(_compiled, shape, options) for shape in wave}
+            ready, late = wait(made.values(), timeout=_PATIENCE * max(end - time.monotonic(), 0.0))
+            report(f"{len(ready)} compiled, {len(late)} not, {end - time.monotonic():.0f} s left")
+            for _, group in groupby((s for s in wave if made[s] in ready), key=_weights_of):
+                _time_group({s: made[s] for s in group}, results, end, report)
+            for future in late:
+                future.cancel()
+
+
+def _weights_of(shape: Shape) -> tuple[str, int, str]:
+    """Shapes for which this is the same have the same weights in the same places."""
+    return (shape.slice.model, shape.gpus, shape.layout)
+
+
+def _compiled(shape: Shape, options: Mapping[str, Any]) -> tuple[Built, Any, float]:
+    """A shape's program, the executable of its step, and the seconds that it took to make."""
+    start = time.monotonic()
+    built = build(shape, jax.devices()[: shape.gpus], options)
+    return built, built.lowered().compile(), time.monotonic() - start
+
+
+def _time_group(
+    made: Mapping[Shape, Future[tuple[Built, Any, float]]], results: Results, end: float, report: Report
+) -> None:
+    """Time shapes that share their weights, which are drawn once."""
+    held: Any = None
+    for shape, future in made.items():
+        if time.monotonic() > end:
+            return
+        try:
+            built, executable, compiling = future.result()
+            held = built.weights() if held is None else held
+            _time_shape(built, executable, held, compiling, results, report)
+        except Exception as error:  # whatever a compiler or a device raises: the other shapes are still measured
+            reason = (str(error).splitlines() or [""])[0]
+            results.put(shape.key, {"error": f"{type(error).__name__}: {reason[:300]}"})
+            report(f"{shape.key}: {type(error).__name__}: {reason[:150]}")
+
+
+def _time_shape(built: Built, executable: Any, held: Any, compiling: float, results: Results, report: Report) -> None:
+    shape, caches = built.shape, built.caches()
+    for context in results.missing(shape):
+        entering, step = built.placed(context)
+
+        def run(caches: Any, entering: Any = entering, step: Any = step) -> tuple[Any, Any]:
+            stepped = executable(held, entering, caches, step)
+            return stepped.leaving, stepped.caches
+
+        found, caches = times(run, caches)
+        results.put(Point(shape, context).key, {**asdict(found), "compiling": compiling})
+        report(f"{shape.key}|{context}: {found.flight * 1e3:.3f} ms, synced {found.synced * 1e3:.3f}")
