@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from hw.errors import MeshwrightError
 
 PLAIN: Final = "xla"  # the form that every device runs, and that is counted in an audit
+INTERPRETED: Final = "interpreted"  # a kernel as JAX operations one by one, for tests: no `first_form` is asked of it
 
 
 class NoFormError(MeshwrightError):
@@ -29,6 +30,11 @@ class Kernels(NamedTuple):
     attention: Choice = Choice(PLAIN)
     state: Choice = Choice(PLAIN)
     grouped_gemm: Choice = Choice(PLAIN)
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether one is interpreted."""
+        return any(choice.form == INTERPRETED for choice in self)
 
 
 ALL_PLAIN: Final = Kernels()

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from jaxtyping import Array, Float
 
 import layouts.dsa.sharded as dsa
+import layouts.gqa.sharded as gqa
 import layouts.kda.sharded as kda
 from layouts.gqa import GQA
 from layouts.kda import KDA
@@ -44,7 +45,7 @@ def cache_shapes(attention: Attention, layout: Layout, room: Room) -> Any:
         case MLA():
             return (rows, attention.kv_values)
         case GQA():
-            return (rows, max(attention.kv_heads // layout.attn_tp, 1), 2 * attention.head_dim)
+            return (rows, gqa.own_kv_heads(attention, layout.attn_tp), 2 * attention.head_dim)
         case KDA():
             return kda.state_shapes(attention, groups * room.slots)
 

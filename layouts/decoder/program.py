@@ -139,6 +139,7 @@ class StageProgram:
             mesh=self.mesh,
             in_specs=(specs, self.entering_specs(), self.cache_specs(), step_specs(self.axes, self.interleave)),
             out_specs=Stepped(leaving, self.cache_specs(), self.ring_specs(phase)),
+            check_vma=not self.kernels.interpreted,  # the interpreter's own constants are the same on every rank
         )
 
     def compiled(self, phase: Phase) -> Callable[..., Stepped]:
@@ -193,16 +194,18 @@ class Program:
         interleave: int = 1,
         stored: bool = False,
         options: Mapping[str, bool | int] = MappingProxyType({}),
+        kernels: Kernels = ALL_PLAIN,
     ) -> "Program":
         """That of a valid layout over these devices, or without any (None): to trace. LayoutError if too few.
 
         `stored`: weights are in the formats of the model's precision, with their scales. `options`: of the compiler.
+        `kernels`: the form of each op that has several.
         """
         parts = parts_of(model, layout)
         by_stage = _devices_by_stage(layout, devices)
         return Program(
             tuple(
-                StageProgram(model, forms, part, room, interleave, _mesh(part, chosen), stored, options)
+                StageProgram(model, forms, part, room, interleave, _mesh(part, chosen), stored, options, kernels)
                 for part, chosen in zip(parts, by_stage, strict=True)
             )
         )

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hw.errors import MeshwrightError
+from layouts.kernels import PLAIN
+from layouts.paged import RUN
 
 
 class SessionError(MeshwrightError):
@@ -15,6 +17,14 @@ def require_whole(name: str, value: int, least: int, most: int | None = None) ->
     if value < least or (most is not None and value > most):
         bound = f"at least {least}" if most is None else f"{least} to {most}"
         raise SessionError(f"{name} = {value} is out of range: give {bound}")
+
+
+def require_runs(page: int, form: str) -> None:
+    """SessionError where the kernel that attention runs would not find tokens in pages of so many rows."""
+    if form != PLAIN and page % RUN:
+        raise SessionError(
+            f"pages of {page} rows: attention in form {form} reads {RUN} at a time; give a page of a multiple of {RUN}"
+        )
 
 
 def require_rows(rows: Mapping[Any, Sequence[int]], vocab: int) -> int:

@@ -18,17 +18,25 @@ from layouts.decoder.cache import Room
 from layouts.decoder.processes import gathered
 from layouts.decoder.program import Program
 from layouts.decoder.step import Phase, Step
-from layouts.generation.checks import SessionError, require_accepted, require_equal, require_rows, require_whole
+from layouts.generation.checks import (
+    SessionError,
+    require_accepted,
+    require_equal,
+    require_rows,
+    require_runs,
+    require_whole,
+)
+from layouts.paged import RUN
 
 
 @dataclass(frozen=True)
 class Capacity:
     """What every attention group has room for: `requests` at once of up to `context` tokens each, in `pages` pages of
-    `page` rows a rank (by default as many as all of them can fill)."""
+    `page` rows a rank (by default as many as all of them can fill). Kernels take pages of a multiple of 64 rows."""
 
     requests: int
     context: int
-    page: int = 16
+    page: int = RUN
     pages: int | None = None
 
     def pool(self, ranks: int, interleaved_pages: bool = False) -> KVPool:
@@ -69,6 +77,7 @@ class Session:
         layout = program.stages[0].part.layout
         if program.stages[0].room != capacity.room(layout.dcp):
             raise SessionError(f"the program has another room than {capacity}: make both of one Capacity")
+        require_runs(capacity.page, program.stages[0].kernels.attention.form)
         self.program, self.held, self.capacity = program, held, capacity
         self.pools = [capacity.pool(layout.dcp, interleaved_pages) for _ in range(layout.replicas * layout.attn_dp)]
         self._shape = (layout.replicas, layout.attn_dp)

@@ -31,6 +31,16 @@ def repeated_kv(gqa: GQA, weight: Float[Array, "2*kv_heads*dim *inp"], attn_tp: 
     return jnp.repeat(by_head, max(1, attn_tp // gqa.kv_heads), axis=0).reshape(-1, *weight.shape[1:])
 
 
+def entry_of(gqa: GQA) -> Entry:
+    """What its pool keeps of a token and KV head."""
+    return Entry(gqa.head_dim, gqa.head_dim, gqa.head_dim)
+
+
+def own_kv_heads(gqa: GQA, attn_tp: int) -> int:
+    """KV heads that a rank of an attention group keeps."""
+    return max(gqa.kv_heads // attn_tp, 1)
+
+
 def weight_shapes(gqa: GQA, attn_tp: int) -> dict[str, tuple[int, ...]]:
     """Shape of every weight of one layer, whole; kv_proj and kv_bias with KV heads repeated to attn_tp."""
     query, pair = gqa.heads * gqa.head_dim, max(gqa.kv_heads, attn_tp) * 2 * gqa.head_dim
@@ -88,8 +98,7 @@ def decode(
     if form == PLAIN:
         attend = over_rows(partial(attend_pairs, gqa, scale, sinks), gqa.window)
     else:
-        entry = Entry(gqa.head_dim, gqa.head_dim, gqa.head_dim)
-        paged = partial(attend_pages, entry=entry, scale=scale, run=run, form=form, sinks=sinks)
+        paged = partial(attend_pages, entry=entry_of(gqa), scale=scale, run=run, form=form, sinks=sinks)
         attend = over_pages(paged, run, gqa.window)
     attended, pool = attend_shared(attend, query, pair, pool, batch, axes, backend, gather=True)
     return linear(attended.reshape(len(hidden), -1), weights["o_proj"], _once(gqa, weights, axes)), pool

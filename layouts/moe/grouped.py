@@ -11,12 +11,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from hw.errors import MeshwrightError
 from layouts.dense.activation import Activation
-from layouts.kernels import PLAIN, Choice, first_form
+from layouts.kernels import INTERPRETED, PLAIN, Choice, first_form
 from layouts.moe.kernel import Ends, factor_of, order_by_expert, product, tile_of
 from layouts.moe.reference import Experts
 
 NOWHERE = -1  # expert of a row that this rank has nothing to compute for
-INTERPRETED: Final = "interpreted"
 TRIED: Final = ("triton", PLAIN)
 _OLDEST: Final = 9.0  # compute capability that the tiles fit
 _SOME: Final = 4  # multiprocessors of a device that does not say

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from layouts.combine import partial
-from layouts.kernels import PLAIN
+from layouts.kernels import INTERPRETED, PLAIN
 from layouts.mla.hopper.splits import merge
 from layouts.paged.block import Entry, Tiling
 from layouts.paged.kernel import attend_parts
@@ -16,7 +16,7 @@ from layouts.paged.pages import Pages
 from layouts.paged.tiling import tiling_of
 
 Result = tuple[Float[Array, "requests verify heads width"], Float[Array, "requests verify heads"]]
-INTERPRETED: Final = "interpreted"
+TRIED: Final = ("triton", PLAIN)
 _SOME: Final = 4  # multiprocessors of a device that does not say, to have pieces that are to be merged
 
 

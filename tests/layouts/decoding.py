@@ -12,6 +12,7 @@ from hw.compat import COMPILE_TO_RUN_ONCE
 from layouts.decoder.loading import loaded as load_weights
 from layouts.decoder.program import Program
 from layouts.generation import Capacity, Request, Session
+from layouts.kernels import ALL_PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.models import Model
 from layouts.models.forms import Forms
@@ -31,11 +32,14 @@ def golden(family: str) -> tuple[Model, Forms, np.ndarray, np.ndarray]:
     return load_model(str(path)), load_forms(str(path)), stored["tokens"], stored["logits"]
 
 
-def program_of(family: str, layout: Layout, capacity: Capacity, interleaved_pages: bool = False) -> Program:
+def program_of(
+    family: str, layout: Layout, capacity: Capacity, interleaved_pages: bool = False, kernels: Kernels = ALL_PLAIN
+) -> Program:
     model, forms, _, _ = golden(family)
     interleave = capacity.page if interleaved_pages else 1
     room = capacity.room(layout.dcp)
-    return Program.of(model, forms, layout, room, jax.devices(), interleave, options=COMPILE_TO_RUN_ONCE)
+    options = COMPILE_TO_RUN_ONCE
+    return Program.of(model, forms, layout, room, jax.devices(), interleave, options=options, kernels=kernels)
 
 
 def loaded(family: str, program: Program) -> tuple[Any, ...]:
@@ -44,11 +48,17 @@ def loaded(family: str, program: Program) -> tuple[Any, ...]:
 
 
 def session_of(
-    family: str, layout: Layout, requests: int = 2, context: int = 48, interleaved_pages: bool = False
+    family: str,
+    layout: Layout,
+    requests: int = 2,
+    context: int = 48,
+    interleaved_pages: bool = False,
+    kernels: Kernels = ALL_PLAIN,
+    page: int = 4,
 ) -> Session:
     """A session whose groups have room for `requests` each."""
-    capacity = Capacity(requests, context, page=4)
-    program = program_of(family, layout, capacity, interleaved_pages)
+    capacity = Capacity(requests, context, page=page)
+    program = program_of(family, layout, capacity, interleaved_pages, kernels)
     return Session(program, loaded(family, program), capacity, jnp.float32, interleaved_pages)
 
 

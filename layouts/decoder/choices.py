@@ -1,0 +1,71 @@
+"""Which form of each op the devices at hand run, found by compiling it at the shapes of a rank before any step is."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeGuard
+
+import jax
+import jax.numpy as jnp
+
+import layouts.mla.attend as latents
+import layouts.paged.attend as pairs
+from layouts.gqa import GQA
+from layouts.gqa.sharded import entry_of, own_kv_heads
+from layouts.kernels import ALL_PLAIN, Choice, Kernels, first_form
+from layouts.layout import Layout
+from layouts.mla import MLA
+from layouts.models.layer import Attention
+from layouts.models.model import Model
+from layouts.paged import RUN, Pages
+
+_REQUESTS: Final = 16
+_RUNS: Final = 8
+_WIDTHS: Final = (1, 64)  # rows of a request: of a decode step, and as many as fill the largest block
+
+
+def kernels_of(model: Model, layout: Layout, devices: Sequence[Any] | None, dtype: jax.typing.DTypeLike) -> Kernels:
+    """The forms for a rank of a layout; the plain ones without devices, and on CPUs."""
+    if devices is None or devices[0].platform == "cpu":
+        return ALL_PLAIN
+    with jax.default_device(devices[0]):
+        return ALL_PLAIN._replace(attention=attention_form(model, layout, dtype))
+
+
+def attention_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) -> Choice:
+    """The first form that compiles for every attention of the model over a paged pool, on the default device."""
+    paged = {layer.attention for layer in model.layers if _is_paged(layer.attention)}
+    if not paged:
+        return ALL_PLAIN.attention
+    forms = latents.TRIED if any(isinstance(a, MLA) for a in paged) else pairs.TRIED
+
+    def compiled(form: str) -> None:
+        for attention in paged:
+            for width in _WIDTHS:
+                run, shapes = _probe(attention, layout, width, form, dtype)
+                jax.jit(run).lower(*shapes).compile()
+
+    return first_form("attention", forms, compiled)
+
+
+def _is_paged(attention: Attention) -> TypeGuard[MLA | GQA]:
+    return isinstance(attention, GQA) or (isinstance(attention, MLA) and attention.indexer is None)
+
+
+def _probe(
+    attention: MLA | GQA, layout: Layout, width: int, form: str, dtype: jax.typing.DTypeLike
+) -> tuple[Any, Iterable[Any]]:
+    """Attention of one rank of a DCP group, which has the heads of the whole group."""
+    heads = max(attention.heads * layout.dcp // layout.attn_tp, 1)
+    described: Any = jax.ShapeDtypeStruct
+    by_row = described((_REQUESTS, width), jnp.int32)
+    pages = Pages(described((_REQUESTS, _RUNS), jnp.int32), by_row)
+    rows = _REQUESTS * _RUNS * RUN
+    if isinstance(attention, MLA):
+        query, pool = (_REQUESTS, width, heads, attention.kv_values), (rows, attention.kv_values)
+        run = partial(latents.attend_pages, scale=1.0, latent=attention.kv_lora, form=form)
+    else:
+        query = (_REQUESTS, width, heads, attention.head_dim)
+        pool = (rows, own_kv_heads(attention, layout.attn_tp), 2 * attention.head_dim)
+        pages = pages._replace(lows=by_row) if attention.window else pages
+        run = partial(pairs.attend_pages, entry=entry_of(attention), scale=1.0, run=RUN, form=form)
+    return run, (described(query, dtype), described(pool, dtype), pages)

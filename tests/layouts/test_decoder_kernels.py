@@ -1,0 +1,49 @@
+"""Whole decoders whose attention is the paged kernel, in interpret mode, against the models of others; and the choice
+of forms."""
+
+import jax.numpy as jnp
+import pytest
+
+from layouts.decoder.choices import attention_form, kernels_of
+from layouts.generation.checks import SessionError
+from layouts.kernels import ALL_PLAIN, INTERPRETED, PLAIN, Choice, Kernels
+from layouts.layout import Layout
+from layouts.text import parse
+from tests.layouts.decoding import SCORED, error, golden, session_of, teacher_forced
+
+BOUND = 2e-5
+PAGED = Kernels(attention=Choice(INTERPRETED))
+
+
+@pytest.mark.parametrize(
+    ("family", "gpus", "text", "interleaved_pages"),
+    [
+        ("deepseek_v3", 4, "attn_dp=2,dcp=2,ep=4,dcp_backend=a2a", False),
+        ("gpt_oss", 4, "attn_tp=4,dcp=2,ep=4,dcp_backend=ag_rs", True),  # every second rank holds nothing
+        ("qwen3", 2, "attn_tp=2", False),
+    ],
+)
+def test_the_kernel_gives_what_others_give(family, gpus, text, interleaved_pages):
+    model, _, tokens, expected = golden(family)
+    layout = parse(text, gpus, model)
+    session = session_of(family, layout, interleaved_pages=interleaved_pages, kernels=PAGED, page=64)
+    found = teacher_forced(session, tokens, 20)
+    assert error(found[:, -SCORED:], expected) < BOUND
+
+
+def test_programs_on_cpus_and_without_devices_are_plain():
+    model, *_ = golden("llama")
+    assert kernels_of(model, Layout(), None, jnp.float32) == ALL_PLAIN
+
+
+@pytest.mark.parametrize(("family", "tried"), [("llama", ["triton"]), ("deepseek_v3", ["mosaic_gpu", "triton"])])
+def test_where_no_kernel_compiles_the_plain_form_is_chosen_and_the_reasons_are_kept(family, tried):
+    model, *_ = golden(family)
+    found = attention_form(model, Layout(), jnp.float32)
+    assert found.form == PLAIN
+    assert [line.split(":")[0] for line in found.errors] == tried
+
+
+def test_pages_that_the_kernel_cannot_read_are_an_error():
+    with pytest.raises(SessionError, match=r"pages of 48 rows: .* interpreted reads 64 at a time"):
+        session_of("llama", Layout(), kernels=PAGED, page=48)
