@@ -18,10 +18,12 @@ from explorer.fitting import exhaustion_named, require_memory
 from explorer.request import PLAIN_BF16, make_request, of_program
 from explorer.run_request import RunError, RunRequest, make_run_request
 from hw.compat import COMPILE_TO_RUN_ONCE
+from layouts.decoder.choices import kernels_of
 from layouts.decoder.drawn import drawn
 from layouts.decoder.loading import loaded
 from layouts.decoder.program import Program
 from layouts.generation import Capacity, Session, Text, generate
+from layouts.kernels import Kernels
 from layouts.layout import Layout
 from layouts.models.scale import scaled_config
 
@@ -63,6 +65,7 @@ class Ran:
     predicted: tuple[float, float, float] | None
     checked: Checked | None
     weights: str
+    kernels: Kernels
 
     def document(self) -> Document:
         """The `run/1` document."""
@@ -129,7 +132,8 @@ def _run(request: RunRequest, check: bool, report: Report) -> Ran:
         compared = _compared(request, session, prompts, text)
     report("timing", 0.8)
     seconds = np.array(session.timed(request.width, _REPEATS))
-    return Ran(request, text, seconds, _predicted(request), compared, weights)
+    kernels = session.program.stages[0].kernels
+    return Ran(request, text, seconds, _predicted(request), compared, weights, kernels)
 
 
 def first_process() -> bool:
@@ -145,8 +149,9 @@ def _session(request: RunRequest, layout: Layout, devices: Sequence[Any]) -> tup
         capacity = Capacity(request.requests * groups, request.context)
     options = COMPILE_TO_RUN_ONCE if devices[0].platform == "cpu" else {}
     room = capacity.room(layout.dcp)
-    program = Program.of(request.model, request.forms, layout, room, devices, options=options)
     dtype = jnp.dtype(request.dtype)
+    kernels = kernels_of(request.model, layout, devices, dtype)
+    program = Program.of(request.model, request.forms, layout, room, devices, options=options, kernels=kernels)
     require_memory(program, dtype, devices[: layout.gpus], alone=layout != request.layout)
     path = pathlib.Path(request.name)
     if request.scale.whole and path.is_dir() and any(path.glob("*.safetensors")):
@@ -223,8 +228,9 @@ def _predicted(request: RunRequest) -> tuple[float, float, float] | None:
 
 def _notes(ran: Ran) -> list[str]:
     same = ran.checked is not None and ran.request.layout.gpus == 1 and jax.devices()[0].platform == "cpu"
-    vacuous = ["the layout is one device itself: the check can only repeat it"] if same else []
+    notes = ["the layout is one device itself: the check can only repeat it"] if same else []
+    notes += ran.kernels.notes()
     if ran.predicted is None:
-        return [*vacuous, "no prediction: it is made for a known chip and bfloat16"]
+        return [*notes, "no prediction: it is made for a known chip and bfloat16"]
     curves = f"the curves of {ran.request.hardware}; `meshwright measure` makes its own"
-    return [*vacuous, f"the prediction is for this program, by {curves}"]
+    return [*notes, f"the prediction is for this program, by {curves}"]

@@ -36,6 +36,15 @@ class Kernels(NamedTuple):
         """Whether one is interpreted."""
         return any(choice.form == INTERPRETED for choice in self)
 
+    def notes(self) -> list[str]:
+        """A line for each op that had a choice: its form, and why none before it."""
+        lines = (
+            "; ".join((f"{op.replace('_', ' ')} runs in form {choice.form}", *choice.errors))
+            for op, choice in zip(self._fields, self, strict=True)
+            if choice != Choice(PLAIN)
+        )
+        return [*lines]
+
 
 ALL_PLAIN: Final = Kernels()
 

@@ -47,3 +47,12 @@ def test_where_no_kernel_compiles_the_plain_form_is_chosen_and_the_reasons_are_k
 def test_pages_that_the_kernel_cannot_read_are_an_error():
     with pytest.raises(SessionError, match=r"pages of 48 rows: .* interpreted reads 64 at a time"):
         session_of("llama", Layout(), kernels=PAGED, page=48)
+
+
+def test_a_note_says_which_form_runs_and_why_no_faster_one():
+    assert ALL_PLAIN.notes() == []
+    kernels = Kernels(Choice("triton", ("mosaic_gpu: 8.0: too old",)), grouped_gemm=Choice(PLAIN, ("triton: none",)))
+    assert kernels.notes() == [
+        "attention runs in form triton; mosaic_gpu: 8.0: too old",
+        "grouped gemm runs in form xla; triton: none",
+    ]
