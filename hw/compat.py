@@ -41,6 +41,19 @@ def in_x64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Small eager arithmetic inside the block runs on the CPU, where there is one beside the accelerator: each of its
+    operations would be a program of its own there."""
+    try:
+        host = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        yield
+        return
+    with jax.default_device(host):
+        yield
+
+
 # For `jit(compiler_options=...)` of cost-side programs, which are thousands of small ops on the CPU: without the fusion
 # emitters XLA compiles them in half the time to code as fast (the option is gone in 0.11); of a program that runs once,
 # what the compiler would spend on speed is never earned back.

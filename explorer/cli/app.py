@@ -15,6 +15,7 @@ from explorer.cli.compare import compare
 from explorer.cli.cost import cost
 from explorer.cli.export import export
 from explorer.cli.log import log
+from explorer.cli.measure import measure
 from explorer.cli.memory import memory
 from explorer.cli.options import asking
 from explorer.cli.plan import plan
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 for command in (plan, cost, memory, compare, sensitivity, audit, run, trace, calibrate, service, bench, export):
     app.command()(asking(command))
+app.command()(measure)
 app.command()(check)
 app.command()(log)
 app.command()(cases)

@@ -1,0 +1,80 @@
+"""Rows on disk as soon as they are measured: one line each, behind a first line that says of what machine they are.
+
+A run that ends early, by its budget or by a signal, is gone on with from there: at most the row at hand is lost.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from explorer.measuring.errors import MeasuringError
+
+SCHEMA: Final = "measuring/1"
+FAILED: Final = "error"  # of a row without seconds: why
+TRIED: Final = "tried"  # of a row of an op with several forms: why those before the one that was timed do not run
+Row = Mapping[str, Any]
+
+
+class Journal:
+    """The rows that there are, by name, and a file that takes more of them.
+
+    `surroundings`: what the rows depend on beside their names (machine, versions); a journal of others is begun anew.
+    """
+
+    def __init__(self, path: pathlib.Path, surroundings: Mapping[str, Any]):
+        self.path = path
+        head = {"schema": SCHEMA, **surroundings}
+        lines = _lines(path)
+        self.rows: dict[str, Row] = {}
+        if lines and lines[0] == head:
+            # what failed is tried again: another program may have held the memory
+            kept = (row for row in lines[1:] if FAILED not in row)
+            self.rows = {row["name"]: row for row in kept if isinstance(row.get("name"), str)}
+        self.resumed = len(self.rows)
+        # written anew, so that a line that was cut short is gone, and whole or not at all
+        draft = path.with_name(f"{path.name}.draft")
+        draft.write_text("".join(map(_line, (head, *self.rows.values()))), encoding="utf-8")
+        draft.replace(path)
+
+    def add(self, row: Row) -> None:
+        """Keep a row; it is on disk when this returns."""
+        self.rows[row["name"]] = row
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def done(self) -> None:
+        """Nothing is left to go on with."""
+        self.path.unlink(missing_ok=True)
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The objects of a journal's lines, up to the first that is none; empty where there is no file. MeasuringError for
+    a file that is something else: it is not overwritten."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise MeasuringError(f"{path.name} cannot be read ({error.strerror}): give another --out") from None
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(entry, dict):
+            break
+        found.append(entry)
+    if text.strip() and (not found or found[0].get("schema") != SCHEMA):
+        raise MeasuringError(
+            f"{path.name} is there and holds no rows of a measurement: remove it, or give another --out"
+        )
+    return found

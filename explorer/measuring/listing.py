@@ -1,0 +1,54 @@
+"""What is timed on a machine: the benches of every op package, and the exchanges between its devices."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import layouts.dense.bench as dense
+import layouts.gqa.bench as gqa
+import layouts.mla.bench as mla
+import layouts.moe.bench as moe
+import layouts.residual.bench as residual
+from explorer.measuring.errors import MeasuringError
+from explorer.measuring.fits import LEAST_ROWS
+from explorer.measuring.machine import Here
+from explorer.measuring.rows import owners_of, row_of
+from hw.compat import on_host, x64
+from hw.measuring import Bench, copies, exchanges
+from hw.work import COLLECTIVES, FAMILIES
+
+_SOURCES: Final[tuple[Callable[[Here], list[Bench]], ...]] = (
+    lambda here: copies.benches(small=not here.real),
+    lambda here: exchanges.benches(here.devices, small=not here.real),
+    lambda here: dense.benches(small=not here.real),
+    lambda here: mla.benches(int(here.machine.sms), small=not here.real),
+    lambda here: gqa.benches(int(here.machine.sms), small=not here.real),
+    lambda here: moe.benches(int(here.machine.sms), small=not here.real),
+    lambda here: residual.benches(small=not here.real),
+)
+_TURNS: Final = 3  # a third of the rows of each curve is timed before the next third of any
+
+
+def benches_of(here: Here, only: Sequence[str] = (), quick: bool = False) -> list[Bench]:
+    """All benches, those of simulated devices on small shapes; or those that tell something about the families and
+    kinds of exchange in `only`; the first third of each curve's, but as many as a fit needs, if `quick`.
+
+    In an order that leaves every curve about equally many rows wherever it is cut short, its shapes spread out.
+    """
+    known = [str(name) for name in (*FAMILIES, *COLLECTIVES)]
+    if unknown := [name for name in only if name not in known]:
+        raise MeasuringError(f"only {unknown[0]!r} is no family of kernels or kind of exchange: {', '.join(known)}")
+    with x64(), on_host():
+        found = [bench for source in _SOURCES for bench in source(here)]
+        owners = {bench.name: owners_of(row_of(bench.name, bench.asks, 0.0)) for bench in found}
+    wanted = [b for b in found if not only or {o.partition(".")[0] for o in owners[b.name]} & set(only)]
+    if not wanted:
+        raise MeasuringError(f"only {', '.join(only)}: nothing on this machine is timed for it")
+    by_owner: dict[str, list[Bench]] = {}
+    for bench in wanted:
+        by_owner.setdefault(owners[bench.name][0], []).append(bench)
+    spread = [[b for first in range(_TURNS) for b in some[first::_TURNS]] for some in by_owner.values()]
+    if quick:
+        spread = [some[: max(LEAST_ROWS, math.ceil(len(some) / _TURNS))] for some in spread]
+    placed = [(i / len(some), bench) for some in spread for i, bench in enumerate(some)]
+    return [bench for _, bench in sorted(placed, key=lambda pair: pair[0])]

@@ -1,0 +1,96 @@
+"""Benches run one after the other, each row kept at once, within a budget of seconds."""
+
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from explorer.measuring.journal import FAILED, TRIED, Journal
+from explorer.measuring.machine import Here
+from explorer.measuring.rows import row_of
+from hw.compat import COMPILE_TO_RUN_ONCE
+from hw.figures import read_chip
+from hw.machine import Machine
+from hw.measuring import Bench, Chain, chained, median_seconds
+from hw.work import RATES, Collective, Work
+
+Report = Callable[[str, float], None]
+
+OPTIONS: Final[Mapping[str, bool | int]] = {}  # of XLA's compiler, as a program of ours is compiled
+_THREADS: Final = 16
+_BATCHES: Final = (
+    2  # benches a thread that are compiled before they are timed: while the compiler tunes, no device idles
+)
+_LEAST: Final = 3e-6  # seconds that any kernel is expected to take
+_EXCHANGED: Final = 2.5e-5  # and an exchange
+_REACHED: Final = 0.5  # of the datasheet, roughly, with which the length of a chain is chosen
+
+
+def measure(
+    here: Here,
+    benches: Sequence[Bench],
+    journal: Journal,
+    deadline: float = float("inf"),
+    report: Report = lambda stage, fraction: None,
+) -> list[str]:
+    """Time the benches that the journal lacks until `deadline` (of `time.monotonic`). Names of those left for a next
+    run."""
+    left = [bench for bench in benches if bench.name not in journal.rows]
+    total, slowest, threads = len(benches), 0.0, min(_THREADS, os.cpu_count() or 1)
+    while left and time.monotonic() + slowest < deadline:
+        started = time.monotonic()
+        batch, left = left[: _BATCHES * threads], left[_BATCHES * threads :]
+        with ThreadPoolExecutor(threads) as pool:
+            report(f"compiling {batch[0].name}", len(journal.rows) / total)
+            chains = [pool.submit(_compiled, here, bench) for bench in batch]
+        for i, (bench, chain) in enumerate(zip(batch, chains, strict=True)):
+            if time.monotonic() > deadline:
+                return [b.name for b in (*batch[i:], *left)]
+            report(bench.name, len(journal.rows) / total)
+            journal.add(_timed(bench, chain))
+        slowest = max(slowest, time.monotonic() - started)
+    return [bench.name for bench in left]
+
+
+def journal_of(path: pathlib.Path, here: Here) -> Journal:
+    """The journal of this machine's rows, gone on with where it is of the same devices and versions."""
+    kinds = [device.device_kind for device in here.devices]
+    return Journal(path, {"machine": here.name, "devices": kinds, "versions": here.versions})
+
+
+def roughly(machine: Machine, asks: Work | Collective) -> float:
+    """Seconds that one may expect before anything is known: half of what the datasheet promises."""
+    if isinstance(asks, Collective):
+        return _EXCHANGED + _total(asks.payload) / (_REACHED * float(machine.link_bandwidth))
+    peaks = [float(machine.peak[RATES.index(rate)]) for rate in asks.rate]
+    computed = sum(float(flops) / peak for flops, peak in zip(np.asarray(asks.flops), peaks, strict=True))
+    moved = _total(asks.bytes) / float(machine.hbm_bandwidth)
+    return len(peaks) * _LEAST + max(moved, computed) / _REACHED
+
+
+def _total(column: Array) -> float:
+    return float(np.asarray(column).sum())
+
+
+def _compiled(here: Here, bench: Bench) -> Chain:
+    cache = read_chip(here.machine.sources.chip)["l2_bytes"].value
+    with jax.default_device(here.devices[0]):
+        return chained(bench, roughly(here.machine, bench.asks), cache, OPTIONS if here.real else COMPILE_TO_RUN_ONCE)
+
+
+def _timed(bench: Bench, compiled: Future[Chain]) -> dict[str, Any]:
+    """The row of a bench; without seconds, but with the reason, where it does not run here."""
+    try:
+        chain = compiled.result()
+        arguments = chain.draw(jax.random.key(0, impl="rbg"))
+        seconds = median_seconds(lambda: chain.run(*arguments)) / chain.turns
+    except Exception as error:  # whatever a compiler or an allocation raises: the other rows are worth having
+        return {"name": bench.name, FAILED: (str(error).splitlines() or [type(error).__name__])[0]}
+    row = row_of(bench.name, bench.asks, seconds)
+    return row if chain.form is None else {**row, "form": chain.form, TRIED: list(chain.errors)}

@@ -1,0 +1,33 @@
+"""Seconds of a call, as a program that runs over and over sees them."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+_GROUPS: Final = 5
+_ENOUGH: Final = 0.15  # seconds of a group beyond which fewer calls are in flight
+
+
+def median_seconds(run: Callable[[], Any], in_flight: int = 4) -> float:
+    """Median seconds of a call with `in_flight` of them queued, after one that warms up and one that tells how long.
+
+    Results are dropped as they come.
+    """
+    jax.block_until_ready(run())
+    started = time.perf_counter()
+    jax.block_until_ready(run())
+    once = time.perf_counter() - started
+    queued = max(1, min(in_flight, int(_ENOUGH / once)))
+    return float(np.median([_group(run, queued) for _ in range(_GROUPS)]))
+
+
+def _group(run: Callable[[], Any], calls: int) -> float:
+    started = time.perf_counter()
+    last = None
+    for _ in range(calls):
+        last = run()
+    jax.block_until_ready(last)
+    return (time.perf_counter() - started) / calls

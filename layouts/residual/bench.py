@@ -1,0 +1,38 @@
+"""The residual stream around a layer part: a sum and a norm in one fusion, small to large."""
+
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+
+from hw.measuring import Bench, normal
+from layouts.benching import asked
+from layouts.residual.reference import add_norm
+from layouts.residual.work import norm
+from layouts.symbols import ROWS
+
+_HIDDEN: Final = 7168
+_ROWS: Final = (1, 16, 64, 256, 1024, 8192)
+_SMALL: Final = (1, 4, 16, 64)
+_EPS: Final = 1e-6
+
+
+def benches(small: bool = False) -> list[Bench]:
+    """One for each row count."""
+    return [_bench(rows) for rows in (_SMALL if small else _ROWS)]
+
+
+def _bench(rows: int) -> Bench:
+    def held(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return normal(key, (rows, _HIDDEN)), jnp.ones((_HIDDEN,), jnp.bfloat16)
+
+    def turn(held: tuple[jax.Array, jax.Array], stream: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return add_norm(held[0], stream, held[1], _EPS)
+
+    return Bench(
+        name=f"sum and norm of {rows} x {_HIDDEN}",
+        asks=asked([norm("norm", ROWS, _HIDDEN, 0)], {"rows": rows}),
+        turn=turn,
+        held=held,
+        own=lambda key: normal(key, (rows, _HIDDEN)),
+    )
