@@ -18,6 +18,7 @@ from layouts.decoder.drawn import drawn, noise
 from layouts.decoder.program import Program, StageProgram
 from layouts.decoder.step import Step, step_specs
 from layouts.generation import Capacity
+from layouts.kernels import ALL_PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.models.forms import Forms
 from layouts.models.load import load_forms, load_model
@@ -92,14 +93,16 @@ class Built:
         return Step(tokens, batch, counts, slots, new, begins)  # pyright: ignore[reportArgumentType]
 
 
-def build(shape: Shape, devices: Any, options: Mapping[str, Any], size: str = "full") -> Built:
+def build(
+    shape: Shape, devices: Any, options: Mapping[str, Any], size: str = "full", kernels: Kernels = ALL_PLAIN
+) -> Built:
     """The program of a shape over the first of the devices; nothing is compiled. `size`: of its slice, for tests."""
     model, forms = load_slice(shape.slice, size)
     layout = parse(shape.layout, shape.gpus, model)
     each = -(-shape.requests // (layout.replicas * layout.attn_dp))
     capacity = Capacity(each, shape.longest, PAGE)
     room = capacity.room(layout.dcp)
-    program = Program.of(model, forms, layout, room, devices, options=options)
+    program = Program.of(model, forms, layout, room, devices, options=options, kernels=kernels)
     return Built(shape, layout, capacity, program.stages[0], program)
 
 

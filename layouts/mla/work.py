@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hw.tables import Kind
 from hw.work import Family, Rate
-from layouts.combine.work import combine
+from layouts.combine.work import combine, merge
 from layouts.dsa.work import decode_scores, prefill_scores
 from layouts.expression import ONE, Expr
 from layouts.mla.shape import MLA
@@ -28,8 +28,7 @@ from layouts.symbols import (
 from layouts.tensor import Precision, Tensor
 
 _BF16 = 2
-# kernels of the program: two norms, four for a rotation of queries and key, one that joins each of both
-_PREPARED = 8
+_PREPARED = 4  # kernels of the program: two norms, a latent written, queries joined; rotations are in the last two
 
 
 def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -37,7 +36,8 @@ def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     projections = gemms(tensors, precision)
     index = decode_scores(mla.indexer) if mla.indexer else ()
     exchanges = combine(mla.heads, mla.kv_values, mla.kv_lora, True)
-    return (*projections, _prepare(mla), *index, _attention(mla, precision), *exchanges)
+    merged = merge(mla.heads, mla.kv_lora)
+    return (*projections, _prepare(mla), *index, _attention(mla, precision), merged, *exchanges)
 
 
 def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:

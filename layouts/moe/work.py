@@ -25,7 +25,7 @@ from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
 # kernels of the program around the experts
-_CHOICE_LAUNCHES, _SORT_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 5, 5, 4, 2
+_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 3, 6, 2
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
@@ -36,11 +36,9 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
     grid = {"rows": MOE_ROWS, "experts": Expr.of(moe.experts)}
     multiplied = [t for t in tensors if t.rows is not None]
     before = [t for t in multiplied if not _routed(t) and not _after(t)]
-    activation = elementwise(
-        "expert_activation",
-        EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP,
-        program_moved=_room_to_compute() * (3 * _BF16 * moe.intermediate) / EXPERT_TP,
-    )
+    # the program's first grouped GEMM ends with it
+    activated = elementwise("expert_activation", EXPERT_ROWS * (3 * _BF16 * moe.intermediate) / EXPERT_TP)
+    activation = replace(activated, program=False)
     routed = (*(_expert_gemm(t, precision, moe.topk) for t in multiplied if _routed(t)), activation)
     return (
         *(replace(gemm(t, precision), beside=_waits_for_nothing(t)) for t in before),
@@ -79,24 +77,21 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
 
 
 def _chosen(moe: MoE) -> tuple[Op, ...]:
-    """What the program does between router and experts, that engines have in a kernel or two: scores, the best of them,
-    rows sorted by expert and brought into that order, and put into the message before where they travel."""
+    """What the program does between router and experts, that engines have in a kernel or two: scores and the best of
+    them, the message where rows travel, and choices ordered by expert, each expert looking through all of them."""
     row, room = _BF16 * moe.width, _room_to_compute()
-    scores = MOE_ROWS * (_CHOICE_LAUNCHES * 2 * _INT32 * moe.experts)
+    launches = _CHOICE_LAUNCHES + moe.correction_bias
+    message = (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row
     return (
-        passes("expert_choice", scores + room * (_SORT_LAUNCHES * 2 * _INT32), _CHOICE_LAUNCHES + _SORT_LAUNCHES),
-        passes("expert_rows", room * (2 * row), 1),
-        passes("expert_message", (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
+        passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
+        passes("expert_message", message, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
+        passes("expert_order", room * (2 * _INT32), 1),
     )
 
 
 def _joined(moe: MoE) -> tuple[Op, ...]:
-    """Behind the experts: rows back in the order of the choices, and each row's sum over them."""
-    row, sent = _BF16 * moe.width, MOE_ROWS * moe.topk
-    return (
-        passes("expert_order", _room_to_compute() * (2 * row), 1),
-        passes("expert_sum", sent * row + MOE_ROWS * row, _SUM_LAUNCHES),
-    )
+    """Behind the experts each row's sum over its choices, found where they were ordered to."""
+    return (passes("expert_sum", MOE_ROWS * ((moe.topk + 1) * _BF16 * moe.width), _SUM_LAUNCHES),)
 
 
 def _problem(moe: MoE, precision: Precision) -> Problem:

@@ -1,6 +1,6 @@
 """Residual add and RMSNorm, one memory-bound pass over the rows that a rank holds."""
 
-from layouts.expression import ZERO, Expr, Number
+from layouts.expression import Expr, Number
 from layouts.op import Op, elementwise
 
 _BF16 = 2
@@ -15,17 +15,12 @@ def norm(name: str, rows: Expr, hidden: int, blocks: Number = 0) -> Op:
     block, and its feed-forward part has no sum to add to: two values fewer, not taken off. The 6 x (blocks + 1) x rows
     x hidden FLOPs, under three a byte, are float32 outside the tensor cores.
 
-    The program adds in one kernel and norms in another, which reads the sum again; it first brings the states that it
-    mixes together in one array.
+    The program adds in one kernel, which also brings the states that are mixed together in one array, and norms in
+    another, which reads all of that.
     """
     value, mixed = rows * (_BF16 * hidden), Expr.of(blocks)
-    together = value * 2 * (mixed + 1) if blocks else ZERO
-    return elementwise(
-        name,
-        value * (mixed + _PASSES),
-        program_moved=value * (mixed + _PASSES + 1) + together,
-        program_launches=3 if blocks else 2,
-    )
+    ours = value * (mixed * 3 + _PASSES + 1)
+    return elementwise(name, value * (mixed + _PASSES), program_moved=ours, program_launches=2)
 
 
 def block_bytes(rows: Expr, hidden: int, blocks: Number) -> Expr:

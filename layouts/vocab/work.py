@@ -22,13 +22,14 @@ def embed(hidden: int) -> tuple[Op, ...]:
 def logits(head: Tensor, precision: Precision) -> tuple[Op, ...]:
     """Rows of the attention groups that share a vocabulary are gathered, multiplied, and their logits gathered."""
     vocab, hidden = head.out, head.inp
+    turned = LOGIT_ROWS * (4 * _BF16 * vocab)
     return (
         exchange(
             "logits_row_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * hidden), VOCAB_GROUPS, stride=ATTN_TP
         ),
         gemm(head, precision),
         exchange("logits_all_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * vocab), VOCAB_TP),
-        # the program takes the best of what it gathered in two kernels, and turns the logits around to hand them on
+        # the program takes the best of what it gathered in two kernels, and turns what was gathered around
         elementwise("sample", LOGIT_ROWS * (_BF16 * vocab), program_launches=2),
-        passes("logits_turn", LOGIT_ROWS * (2 * _BF16 * vocab), 1),
+        passes("logits_turn", turned + turned * -1 / VOCAB_TP, 2),
     )

@@ -1,0 +1,105 @@
+"""A step as the program takes it: which ops it has, with which bytes and launches, by hand."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from hw.arithmetic import Exact
+from hw.compat import in_x64
+from hw.machine import load_machine
+from hw.time import compute_seconds
+from hw.work import CollectiveKind, Family, Rate, Work
+from layouts.blocks import step_blocks
+from layouts.expression import ONE, ZERO
+from layouts.layout import Layout
+from layouts.models import load_model
+from layouts.op import Op, elementwise, exchange, passes
+from layouts.program_side import as_program, program_quantities
+from layouts.symbols import CHOICES, EP, EXPERTS_RANK, MOE_ROWS, ROWS
+from layouts.traits import traits_of
+from tests.layouts.oracle import Case, values
+
+DP2 = Layout(attn_dp=2, ep=2, dispatch="all_to_all")
+LOAD = Case(4096, 32, 1, (16,), 132)  # 16 requests a group
+
+
+def ours(name: str) -> dict[str, dict[str, Op]]:
+    """Ops of the program by block and name."""
+    return {
+        block.name: {op.name: op for op in block.ops} for block in step_blocks(load_model(name), program=True).blocks
+    }
+
+
+def test_an_engines_kernel_is_not_in_the_program() -> None:
+    assert as_program(dataclasses.replace(elementwise("engine", ROWS), program=False)) is None
+
+
+def test_an_op_of_the_program_alone_costs_an_engine_nothing_and_the_program_its_bytes() -> None:
+    op = passes("some", ROWS * 4, 3)
+    found = as_program(op)
+    assert op.bytes == ZERO and found is not None
+    assert found.bytes == ROWS * 4 and found.shape["launches"].evaluate({}) == 3
+
+
+def test_messages_are_those_of_static_operands_sent_by_the_programs_exchanges() -> None:
+    found = as_program(exchange("go", CollectiveKind.DISPATCH, ROWS * 1, EP, program_payload=ROWS * 2))
+    assert found is not None and found.collective is CollectiveKind.ALL_TO_ALL and found.payload == ROWS * 2
+
+
+def test_dispatched_rows_have_room_for_all_choices() -> None:
+    """16 rows a rank, 8 of 256 experts, two ranks that can hold all 8: 2 x 16 x 8 rows of 7168 bf16 values."""
+    model = load_model("deepseek-v3", draft="none", precision="experts=bf16")
+    numbers = values(model, DP2, LOAD)
+    numbers |= {
+        name: int(value) for name, value in program_quantities(Exact(), _scalars(numbers), traits_of(model)).items()
+    }
+    ops = ours("deepseek-v3")["MLA + MoE"]
+    assert ops["dispatch"].payload.evaluate(numbers) == 2 * 16 * 8 * 7168 * 2
+    assert ops["dispatch_numbers"].payload.evaluate(numbers) == 2 * 16 * 8 * 4
+    assert (MOE_ROWS * CHOICES).evaluate(numbers) == 16 * 8
+
+
+def _scalars(numbers: dict) -> dict:
+    return {name: jnp.asarray(float(value)) for name, value in numbers.items()}
+
+
+def test_the_grouped_gemm_ends_with_the_activation_and_copies_no_rows() -> None:
+    ops = ours("deepseek-v3")["MLA + MoE"]
+    assert "expert_activation" not in ops
+    assert ops["w13"].shape["copied"] == ZERO and ops["w13"].shape["groups"] != ZERO
+
+
+def test_the_merge_of_one_part_is_one_kernel() -> None:
+    launches = ours("deepseek-v3")["MLA + MoE"]["attention_merge"].shape["launches"]
+    assert [launches.evaluate({"attention_splits": n}) for n in (1, 2)] == [1, 2]
+
+
+def test_a_program_has_no_draft_that_an_engine_lacks_nor_another_order() -> None:
+    model = load_model("kimi-k3", draft="none")
+    engine, program = step_blocks(model), step_blocks(model, program=True)
+    assert program.sequence == engine.sequence
+    for block, mine in zip(engine.blocks, program.blocks, strict=True):
+        order = {op.name: place for place, op in enumerate(block.ops)}
+        places = [order[op.name] for op in mine.ops]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize("launches", [1.0, 4.0])
+def test_each_launch_takes_the_familys_latency(launches: float) -> None:
+    machine = load_machine("h200")
+    latency = machine.figure("elementwise.latency.bf16").value
+
+    @in_x64
+    def seconds(count: float) -> float:
+        work = Work.of([Family.ELEMENTWISE], [Rate.BF16], jnp.zeros(1), jnp.ones(1), launches=jnp.full(1, count))
+        return float(compute_seconds(Exact(), machine, work)[0])
+
+    assert seconds(launches) - seconds(0.0) == pytest.approx(launches * latency)
+
+
+def test_quantities_of_a_rank_with_few_experts() -> None:
+    traits = traits_of(load_model("deepseek-v3"))
+    found = program_quantities(Exact(), {"experts_rank": jnp.asarray(4.0), "context": jnp.asarray(10.0)}, traits)
+    assert (float(found["choices"]), float(found["chosen_tokens"])) == (4.0, 10.0)
+    assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
