@@ -185,8 +185,9 @@ def make_request(
 
 
 def of_program(request: Request) -> Request:
-    """The same question of the JAX program: it computes as many requests as there are, and no group asks another."""
-    return replace(request, program=True, graphs=np.ones_like(request.graphs))
+    """The same question of the JAX program: it computes as many requests as there are, no group asks another, and the
+    shared expert runs while rows travel."""
+    return replace(request, program=True, graphs=np.ones_like(request.graphs), overlap=True)
 
 
 def verifying_model(

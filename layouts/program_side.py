@@ -34,7 +34,8 @@ def as_program(op: Op) -> Op | None:
         kind = AS_PROGRAM.get(op.collective, op.collective)
         return replace(op, collective=kind, payload=op.audited_payload, shape={})
     moved = op.bytes if op.program_bytes is None else op.program_bytes
-    return replace(op, bytes=moved, shape={**op.shape, **op.program_shape}, beside=None, problem=None)
+    beside = None if op.beside is None else AS_PROGRAM.get(op.beside, op.beside)
+    return replace(op, bytes=moved, shape={**op.shape, **op.program_shape}, beside=beside, problem=None)
 
 
 def program_ops(ops: tuple[Op, ...]) -> tuple[Op, ...]:

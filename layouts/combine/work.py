@@ -41,6 +41,7 @@ def combine(heads: int, query_width: int, output_width: int, copied_query: bool)
             share=BY_AG_RS * HAS_DCP,
         ),
         exchange("dcp_exchange", CollectiveKind.ALL_TO_ALL, packed, DCP, share=(BY_A2A + BY_FI_A2A) * HAS_DCP),
-        elementwise("dcp_pack_merge", repacked, share=BY_A2A * HAS_DCP),
-        elementwise("dcp_scale", outputs * (2 * _FP32 * output_width), share=BY_AG_RS * HAS_DCP),
+        # a2a and fi_a2a are one program: it packs in one kernel, and merges in three
+        elementwise("dcp_pack_merge", repacked, share=BY_A2A * HAS_DCP, program_launches=4),
+        elementwise("dcp_scale", outputs * (2 * _FP32 * output_width), share=BY_AG_RS * HAS_DCP, program_launches=3),
     )

@@ -1,12 +1,11 @@
 """Grouped-query attention, full or inside a sliding window."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hw.tables import Kind
-from hw.work import LAUNCHES, Family, Rate
+from hw.work import Family, Rate
 from layouts.combine.work import combine, merge
-from layouts.expression import ONE, ZERO, Expr
+from layouts.expression import ONE, Expr
 from layouts.gqa.shape import GQA
 from layouts.op import Op, Problem, elementwise, gemms
 from layouts.symbols import (
@@ -38,8 +37,8 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     asked = _problem(Kind.HEADS_DECODE, gqa, precision, sizes)
     core = _core("gqa_decode", Family.ATTENTION_HEADS, gqa, precision, heads, tokens * VERIFY, tokens, asked, room)
     exchanges = combine(gqa.heads, gqa.head_dim, gqa.head_dim, False)
-    products = (_joined(op) for op in gemms(tensors, precision))
-    return (*products, _prepare(gqa), core, merge(gqa.heads, gqa.head_dim), *exchanges)
+    merged = merge(gqa.heads, gqa.head_dim)
+    return (*gemms(tensors, precision), _prepare(gqa), core, merged, *exchanges)
 
 
 def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -50,11 +49,6 @@ def prefill(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[
     asked = _problem(Kind.HEADS_PREFILL, gqa, precision, sizes)
     core = _core("gqa_prefill", Family.ATTENTION_PREFILL, gqa, precision, heads, ROWS * seen, KV_TOKENS, asked)
     return (*gemms(tensors, precision), _prepare(gqa), core)
-
-
-def _joined(product: Op) -> Op:
-    """XLA makes one product of those of queries and of keys and values."""
-    return replace(product, program_shape={LAUNCHES: ZERO}) if product.name == "kv_proj" else product
 
 
 def _prepare(gqa: GQA) -> Op:

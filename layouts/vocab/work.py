@@ -14,7 +14,8 @@ def embed(hidden: int) -> tuple[Op, ...]:
     (layers/vocab_parallel_embedding.py: `get_embedding_tp_kwargs`); over several it is cut in builds that say so."""
     return (
         exchange("token_all_gather", CollectiveKind.ALL_GATHER, VOCAB_ROWS * _INT32, VOCAB_GROUPS, stride=ATTN_TP),
-        elementwise("embed", VOCAB_ROWS * (2 * _BF16 * hidden)),
+        # the program also works out angles of rotations, and where the pages of its requests lie
+        elementwise("embed", VOCAB_ROWS * (2 * _BF16 * hidden), program_launches=4),
         exchange("embed_all_reduce", CollectiveKind.ALL_REDUCE, VOCAB_ROWS * (_BF16 * hidden), VOCAB_TP),
     )
 
