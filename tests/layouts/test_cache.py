@@ -114,6 +114,27 @@ def test_pages_show_each_row_what_it_sees_in_order(case, window):
             np.testing.assert_array_equal(rows, held.rows[request][seen])
 
 
+def test_a_window_that_begins_within_a_run_ends_in_another():
+    """Of 11 tokens in pages of 4, rows 4 to 15, the last 7 fill a page and a part of the next; the last 6 and the last 4
+    begin in the middle of the first of these two."""
+    pool = KVPool(pages=4, page=4, ranks=1, requests=1, context=16)
+    request = pool.admit()
+    pool.extend(request, 11)
+    batch = pool.batch([request], 1)
+    for window, low in ((7, 0), (6, 1), (4, 3)):
+        pages = batch.pages(1, 0, 1, 4, window)
+        assert pages.starts[0, :2].tolist() == [8, 12]
+        assert pages.lows is not None
+        assert (pages.lows.tolist(), pages.limits.tolist()) == ([[low]], [[7]])
+
+
+def test_rows_past_the_table_see_what_the_table_holds():
+    batch = Batch(jnp.asarray([[4, 5, 6, 7]], jnp.int32), jnp.asarray([3], jnp.int32))
+    pages = batch.pages(3, 0, 1, 4)
+    assert pages.starts.tolist() == [[4]]
+    assert pages.limits.tolist() == [[4, 4, 4]]
+
+
 def test_past_the_table_is_the_sink():
     batch = Batch(jnp.asarray([[4, 5, 6, 7]], jnp.int32), jnp.asarray([3], jnp.int32))
     np.testing.assert_array_equal(batch.new_rows(3, 0, 1), [[7, 0, 0]])
