@@ -115,8 +115,8 @@ def test_pages_show_each_row_what_it_sees_in_order(case, window):
 
 
 def test_a_window_that_begins_within_a_run_ends_in_another():
-    """Of 11 tokens in pages of 4, rows 4 to 15, the last 7 fill a page and a part of the next; the last 6 and the last 4
-    begin in the middle of the first of these two."""
+    """Of 11 tokens in pages of 4, rows 4 to 15, the last 7 fill a page and a part of the next; the last 6 and the last
+    4 begin in the middle of the first of these two."""
     pool = KVPool(pages=4, page=4, ranks=1, requests=1, context=16)
     request = pool.admit()
     pool.extend(request, 11)
