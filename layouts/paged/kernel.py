@@ -5,7 +5,7 @@ over a piece of the tokens of a request. What no row sees is not loaded.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.experimental.pallas as pl
@@ -13,9 +13,16 @@ import jax.numpy as jnp
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
+from hw.errors import MeshwrightError
 from layouts.collectives import vary_alike
 from layouts.paged.block import Block, Entry, Tiling, attend
 from layouts.paged.pages import Pages
+
+_WORDS: Final = 2**31  # numbers of 32 bits with a sign reach as many values
+
+
+class UnsupportedPoolError(MeshwrightError):
+    """A pool that the kernel would address wrongly."""
 
 
 class Parts(NamedTuple):
@@ -41,6 +48,7 @@ def attend_parts(
     A piece that a row sees nothing of is zero and -inf. What lies in tokens that no row sees, NaN included, does not
     matter. `interpret`: as JAX operations, on any device.
     """
+    _require_addressed(pool)
     requests, verify, heads, _ = query.shape
     inputs = vary_alike(query, pool, *(x for x in pages if x is not None))
     described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(inputs[0]).manual_axis_type)
@@ -63,3 +71,12 @@ def attend_parts(
         name="paged_attention",
     )
     return Parts(*launch(*inputs))
+
+
+def _require_addressed(pool: jax.Array) -> None:
+    """The backend counts values in 32 bits up to 2^32 bytes, in 64 beyond: too few for values of one byte."""
+    if pool.size > _WORDS and pool.nbytes <= 2 * _WORDS:
+        raise UnsupportedPoolError(
+            f"a pool of {pool.size} values of {pool.dtype.itemsize} byte: the kernel reads up to {_WORDS} or more than "
+            f"{2 * _WORDS} of them; change the pages of the pool"
+        )

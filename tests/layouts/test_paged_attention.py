@@ -1,5 +1,6 @@
 """The paged kernel in interpret mode against attention over tokens that were read, and lowered for a GPU."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -13,6 +14,7 @@ from layouts.combine.partial import attend
 from layouts.paged import Pages
 from layouts.paged.attend import attend_pages, attend_tiled
 from layouts.paged.block import Entry, Tiling, powers
+from layouts.paged.kernel import UnsupportedPoolError
 from layouts.paged.tiling import tiling_of
 
 SCALE, RUNS = 0.3, 3
@@ -88,6 +90,16 @@ def test_a_pool_of_eight_bits_is_read_as_it_is():
     run = functools.partial(attend_pages, entry=PAIR, scale=SCALE, run=16, form="interpreted")
     output, _ = compiled(run)(query, pool, pages)
     np.testing.assert_allclose(output, expected(query, pool, rows, seen, PAIR)[0], atol=3e-6)
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(2**22, True), (2**22 + 1, False), (2**23, False), (2**23 + 1, True)])
+def test_a_pool_whose_addresses_would_overflow_is_an_error(rows, fits):
+    described: Any = jax.ShapeDtypeStruct
+    pages = Pages(described((1, 4), jnp.int32), described((1, 1), jnp.int32))
+    pool = described((rows, 2, 256), jnp.float8_e4m3fn)
+    run = functools.partial(attend_pages, entry=Entry(128, 128, 128), scale=0.1, run=64, form="interpreted")
+    with contextlib.nullcontext() if fits else pytest.raises(UnsupportedPoolError, match="change the pages"):
+        jax.eval_shape(run, described((1, 1, 16, 128), jnp.bfloat16), pool, pages)
 
 
 def test_sizes_in_powers_of_two():
