@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 import layouts.mla.attend as latents
+import layouts.moe.grouped as experts
 import layouts.paged.attend as pairs
+from layouts.dense.activation import SwiGLU
 from layouts.gqa import GQA
 from layouts.gqa.sharded import entry_of, own_kv_heads
 from layouts.kernels import ALL_PLAIN, Choice, Kernels, first_form
@@ -16,10 +18,13 @@ from layouts.layout import Layout
 from layouts.mla import MLA
 from layouts.models.layer import Attention
 from layouts.models.model import Model
+from layouts.moe import MoE
+from layouts.moe.reference import Experts
 from layouts.paged import RUN, Pages
 
 _REQUESTS: Final = 16
 _RUNS: Final = 8
+_ROWS: Final = (16, 2048)  # tokens of the experts, of a decode step and of a prefill
 _WIDTHS: Final = (1, 64)  # rows of a request: of a decode step, and as many as fill the largest block
 
 
@@ -28,7 +33,9 @@ def kernels_of(model: Model, layout: Layout, devices: Sequence[Any] | None, dtyp
     if devices is None or devices[0].platform == "cpu":
         return ALL_PLAIN
     with jax.default_device(devices[0]):
-        return ALL_PLAIN._replace(attention=attention_form(model, layout, dtype))
+        return ALL_PLAIN._replace(
+            attention=attention_form(model, layout, dtype), grouped_gemm=experts_form(model, layout, dtype)
+        )
 
 
 def attention_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) -> Choice:
@@ -45,6 +52,34 @@ def attention_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) ->
                 jax.jit(run).lower(*shapes).compile()
 
     return first_form("attention", forms, compiled)
+
+
+def experts_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) -> Choice:
+    """The first form that compiles for the routed experts of every layer, few rows and many, on the default device."""
+    mixtures = {layer.ffn for layer in model.layers if isinstance(layer.ffn, MoE)}
+    if not mixtures:
+        return ALL_PLAIN.grouped_gemm
+
+    def compiled(form: str) -> None:
+        for moe in mixtures:
+            for rows in _ROWS:
+                experts.compile_form(form, *_routed(moe, layout, rows, dtype), SwiGLU())
+
+    return first_form("grouped GEMM", experts.TRIED, compiled)
+
+
+def _routed(moe: MoE, layout: Layout, rows: int, dtype: jax.typing.DTypeLike) -> tuple[Any, Any, Any]:
+    """Rows, their experts, and those that a rank holds."""
+    described: Any = jax.ShapeDtypeStruct
+    held, intermediate = moe.experts // layout.ep, moe.intermediate // layout.expert_tp
+    cut = (
+        (held, 2, intermediate, moe.width),
+        (held, moe.width, intermediate),
+        (held, 2, intermediate) if moe.bias else None,
+        (held, moe.width) if moe.bias else None,
+    )
+    arrays: Any = (None if shape is None else described(shape, dtype) for shape in cut)
+    return described((rows, moe.width), dtype), described((rows, moe.topk), jnp.int32), Experts(*arrays)
 
 
 def _is_paged(attention: Attention) -> TypeGuard[MLA | GQA]:

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from hw.errors import MeshwrightError
 from layouts.dense.activation import Activation
-from layouts.kernels import INTERPRETED, PLAIN, Choice, first_form
-from layouts.moe.kernel import Ends, factor_of, order_by_expert, product, tile_of
+from layouts.kernels import INTERPRETED, PLAIN
+from layouts.moe.kernel import Ends, Operand, factor_of, order_by_expert, product, tile_of
 from layouts.moe.reference import Experts
 
 NOWHERE = -1  # expert of a row that this rank has nothing to compute for
@@ -47,24 +47,25 @@ def grouped(
     """Output of each local choice of each row; anything for a choice that is NOWHERE.
 
     Nothing is dropped: room is kept for the most choices that can be local. `with_bias` says whether this rank adds
-    the bias of the second GEMM (one rank of those that share an expert does). `form`: one of `FORMS`, as `choose` gives
-    it; the plain one leaves sums in float32, others in the dtype of x. `mean`: rows that an expert can expect, where it
-    is not all choices evenly spread.
+    the bias of the second GEMM (one rank of those that share an expert does). `form`: one of `FORMS`; the plain one
+    leaves sums in float32, others in the dtype of x. `mean`: rows that an expert can expect, where it is not all
+    choices evenly spread.
     """
     mean = local.size / experts.w13.shape[0] if mean is None else mean
     return FORMS[form](x, local, experts, activation, with_bias, mean)
 
 
-def choose(
-    x: jax.ShapeDtypeStruct, local: jax.ShapeDtypeStruct, experts: Experts, activation: Activation, mean: float
-) -> Choice:
-    """The first form that compiles for arrays of these shapes on the default device."""
-
-    def compiled(form: str) -> None:
-        run = jax.jit(partial(grouped, activation=activation, with_bias=jnp.bool_(True), form=form, mean=mean))
-        run.lower(x, local, experts).compile()
-
-    return first_form(f"grouped GEMM of {experts.w13.shape[0]} experts", TRIED, compiled)
+def compile_form(
+    form: str,
+    x: jax.ShapeDtypeStruct,
+    local: jax.ShapeDtypeStruct,
+    experts: Experts,
+    activation: Activation,
+    mean: float | None = None,
+) -> None:
+    """Compile a form for arrays of these shapes on the default device; raises whatever that raises."""
+    run = partial(grouped, activation=activation, with_bias=jnp.bool_(True), form=form, mean=mean)
+    jax.jit(run).lower(x, local, experts).compile()
 
 
 def _with_kernel(
@@ -82,11 +83,17 @@ def _with_kernel(
         return activation(gate.astype(x.dtype), up.astype(x.dtype))
 
     first = factor_of(experts.w13, experts.w13_bias, x.dtype)
-    inner = run(x, first, ends=Ends(source=topk), finish=activated, tile=tile_of("gated", mean))
     bias = None if experts.w2_bias is None else jnp.where(with_bias, experts.w2_bias.astype(jnp.float32), 0.0)
     second = factor_of(experts.w2, bias, x.dtype)
+    inner = run(
+        first.operand(x.dtype).of(x), first, ends=Ends(source=topk), finish=activated,
+        result=second.operand(x.dtype), tile=tile_of("gated", mean),
+    )  # fmt: skip
     alone = topk == 1  # a row's only choice: its result goes where it came from
-    out = run(inner, second, ends=Ends(back=alone), finish=lambda sums: sums, tile=tile_of("single", mean))
+    out = run(
+        inner, second, ends=Ends(back=alone), finish=lambda sums: sums,
+        result=Operand(x.dtype), tile=tile_of("single", mean),
+    )  # fmt: skip
     if not alone:
         out = out[jnp.where(local == NOWHERE, 0, order.row.reshape(local.shape))]
     return out.reshape(rows, topk, -1)
@@ -97,7 +104,7 @@ def _with_triton(*args: Any) -> Array:
     capability = getattr(device, "compute_capability", None)
     if capability is None or float(capability) < _OLDEST:
         raise MeshwrightError(
-            f"{device.platform} {capability or ''}: the kernel is for compute capability {_OLDEST}: use another form"
+            f"{capability or device.platform}: the kernel is for compute capability {_OLDEST} on; use another form"
         )
     return _with_kernel(False, *args)
 

@@ -4,7 +4,7 @@ of forms."""
 import jax.numpy as jnp
 import pytest
 
-from layouts.decoder.choices import attention_form, kernels_of
+from layouts.decoder.choices import attention_form, experts_form, kernels_of
 from layouts.generation.checks import SessionError
 from layouts.kernels import ALL_PLAIN, INTERPRETED, PLAIN, Choice, Kernels
 from layouts.layout import Layout
@@ -42,6 +42,15 @@ def test_where_no_kernel_compiles_the_plain_form_is_chosen_and_the_reasons_are_k
     found = attention_form(model, Layout(), jnp.float32)
     assert found.form == PLAIN
     assert [line.split(":")[0] for line in found.errors] == tried
+
+
+def test_experts_take_the_plain_form_on_a_cpu_and_models_without_any_have_no_choice():
+    with_biases, without, dense = (golden(family)[0] for family in ("gpt_oss", "deepseek_v3", "llama"))
+    for model in (with_biases, without):
+        found = experts_form(model, Layout(ep=2, attn_dp=2), jnp.float32)
+        assert found.form == PLAIN
+        assert found.errors[0].startswith("triton: cpu: the kernel")
+    assert experts_form(dense, Layout(), jnp.float32) == ALL_PLAIN.grouped_gemm
 
 
 def test_pages_that_the_kernel_cannot_read_are_an_error():

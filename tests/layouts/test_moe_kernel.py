@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hw.compat import COMPILE_TO_RUN_ONCE
 from layouts.dense.activation import SwiGLU
-from layouts.kernels import PLAIN
-from layouts.moe.grouped import INTERPRETED, NOWHERE, TRIED, choose, grouped
-from layouts.moe.kernel import Ends, Factor, Order, Tile, factor_of, order_by_expert, product, tile_of
+from layouts.kernels import INTERPRETED, PLAIN, first_form
+from layouts.moe.grouped import NOWHERE, TRIED, compile_form, grouped
+from layouts.moe.kernel import Ends, Factor, Operand, Order, Tile, factor_of, order_by_expert, product, tile_of
 from layouts.moe.reference import Experts
 from layouts.shapes import ShapeError
 from layouts.stored import quantise
@@ -70,7 +70,8 @@ def _product(x, weights, bias, local, back):
         product, order=order_by_expert(local, HELD, interpret=True), room=ROWS * TOPK, tile=TILE, multiprocessors=3,
         interpret=True,
     )  # fmt: skip
-    return run(x, Factor(weights, bias=bias), ends=Ends(source=TOPK, back=back), finish=SwiGLU())
+    ends, result = Ends(source=TOPK, back=back), Operand(jnp.float32)
+    return run(x, Factor(weights, bias=bias), ends=ends, finish=SwiGLU(), result=result)
 
 
 @pytest.mark.parametrize("back", [False, True])
@@ -89,8 +90,10 @@ def test_products_are_those_of_a_loop(back, choices):
         np.testing.assert_allclose(found[place], gate / (1 + np.exp(-gate)) * up, atol=1e-4, rtol=1e-4)
 
 
-def test_blocks_of_fp8_are_read_as_they_are_stored():
-    """Scales differ between blocks of 128 x 128; the plain form multiplies the same values, spread out."""
+@pytest.mark.parametrize(("dtype", "bound"), [(jnp.float32, 1e-5), (jnp.bfloat16, 1e-2)])
+def test_blocks_of_fp8_are_read_as_they_are_stored(dtype, bound):
+    """Scales differ between blocks of 128 x 128; the plain form multiplies the same values, spread out. Rows in
+    bfloat16 are rounded twice, between the products and behind them, to 1/256 of a value."""
     random = np.random.default_rng(2)
 
     def stored(*shape) -> Any:
@@ -100,15 +103,17 @@ def test_blocks_of_fp8_are_read_as_they_are_stored():
 
     experts = Experts(stored(2, 2, 128, 256), stored(2, 256, 128))
     assert factor_of(experts.w13, None, jnp.float32).values.dtype == jnp.float8_e4m3fn
-    x = jnp.asarray(random.normal(size=(6, 256)), jnp.float32)
+    x = jnp.asarray(random.normal(size=(6, 256)), dtype).astype(jnp.float32)
     local = jnp.array([[0, 1], [NOWHERE, 0], [1, NOWHERE], [0, 1], [NOWHERE, NOWHERE], [1, 0]], jnp.int32)
-    both = [
-        once(functools.partial(grouped, activation=SwiGLU(), with_bias=jnp.bool_(True), form=form))(x, local, experts)
-        for form in (INTERPRETED, PLAIN)
-    ]
+    run = functools.partial(grouped, activation=SwiGLU(), with_bias=jnp.bool_(True))
+    both = (
+        once(functools.partial(run, form=INTERPRETED))(x.astype(dtype), local, experts),
+        once(functools.partial(run, form=PLAIN))(x, local, experts),
+    )
     here = np.asarray(local) != NOWHERE
-    found, expected = (np.asarray(out)[here] for out in both)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    found, expected = (np.asarray(out.astype(jnp.float32))[here] for out in both)
+    assert both[0].dtype == dtype
+    assert np.abs(found - expected).max() < bound * np.abs(expected).max()
 
 
 def test_a_tile_is_cut_down_to_what_divides_and_no_further():
@@ -129,7 +134,14 @@ def test_a_weight_of_two_to_four_gib_of_bytes_is_refused():
     scale = jax.ShapeDtypeStruct((40, 1, 64, 64), jnp.float32)
     arrays: Any = (jax.ShapeDtypeStruct((n,), jnp.int32) for n in (32, 16, 41))
     run = functools.partial(
-        product, room=16, ends=Ends(), finish=lambda sums: sums, tile=TILE, multiprocessors=2, interpret=True
+        product,
+        room=16,
+        ends=Ends(),
+        finish=lambda sums: sums,
+        result=Operand(jnp.bfloat16),
+        tile=TILE,
+        multiprocessors=2,
+        interpret=True,
     )
     with pytest.raises(ShapeError, match="2684354560 weights"):
         jax.eval_shape(
@@ -141,6 +153,7 @@ def test_a_weight_of_two_to_four_gib_of_bytes_is_refused():
 def test_a_cpu_takes_the_plain_form_and_says_why():
     x, local = jax.ShapeDtypeStruct((4, 32), jnp.float32), jax.ShapeDtypeStruct((4, 2), jnp.int32)
     shapes: Any = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 2, 16, 32), (2, 32, 16)))
-    choice = choose(x, local, Experts(*shapes), SwiGLU(), 1.0)
+    experts = Experts(*shapes)
+    choice = first_form("grouped GEMM", TRIED, lambda form: compile_form(form, x, local, experts, SwiGLU()))
     assert choice.form == TRIED[-1]
     assert choice.errors[0].startswith("triton: cpu")

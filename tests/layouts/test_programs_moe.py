@@ -16,11 +16,11 @@ from layouts.dense.activation import ClampedSwiGLU, SiTU, SwiGLU
 from layouts.dense.reference import GatedMLP, gated_mlp
 from layouts.dense.sharded import dense
 from layouts.dense.sharded import weight_specs as dense_specs
-from layouts.kernels import PLAIN
+from layouts.kernels import INTERPRETED, PLAIN
 from layouts.layout import Layout
 from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 from layouts.moe.exchange import Exchange, Form, form_of
-from layouts.moe.grouped import INTERPRETED, grouped, to_local
+from layouts.moe.grouped import grouped, to_local
 from layouts.moe.reference import Experts, Latent, Mixture, MoEWeights, moe, route
 from layouts.moe.router import Router
 from layouts.moe.sharded import moe as moe_sharded

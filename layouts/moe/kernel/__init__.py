@@ -6,8 +6,9 @@ rows are not read and room behind the last row costs nothing, and the weights of
 """
 
 from layouts.moe.kernel.factor import Factor, factor_of
+from layouts.moe.kernel.operand import Operand
 from layouts.moe.kernel.order import Order, order_by_expert
 from layouts.moe.kernel.product import Ends, product
 from layouts.moe.kernel.tile import Tile, tile_of
 
-__all__ = ["Ends", "Factor", "Order", "Tile", "factor_of", "order_by_expert", "product", "tile_of"]
+__all__ = ["Ends", "Factor", "Operand", "Order", "Tile", "factor_of", "order_by_expert", "product", "tile_of"]

@@ -1,7 +1,7 @@
 """Rows in the order of their experts times the weights of these, each weight read once for a tile of rows."""
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.experimental.pallas as pl
@@ -11,14 +11,11 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from layouts.collectives import vary_alike
-from layouts.moe.kernel.factor import Factor
+from layouts.moe.kernel.factor import Factor, within_reach
+from layouts.moe.kernel.operand import Operand
 from layouts.moe.kernel.order import Order
 from layouts.moe.kernel.tile import Tile
 from layouts.shapes import ShapeError
-
-# The backend counts in 32 bits, with a sign, in arrays of up to 4 GiB (jax/_src/pallas/triton/lowering.py,
-# `_compute_offsets_from_indices`): of values of a byte, those behind the first 2 GiB are out of reach.
-_31_BITS: Final = 1 << 31
 
 
 class Ends(NamedTuple):
@@ -40,31 +37,35 @@ def product(
     room: int,
     ends: Ends,
     finish: Callable[..., Array],
+    result: Operand,
     tile: Tile,
     multiprocessors: int,
     interpret: bool = False,
 ) -> Float[Array, "room columns"]:
-    """`finish` of each row's sums (float32, one array a run) with its expert's weights, in the dtype of x.
+    """`finish` of each row's sums (float32, one array a run) with its expert's weights, as `result`.
 
-    `finish` acts value by value. Rows of the result that no choice fills hold anything. Raises ShapeError for weights
-    that no tile fits and for bytes that lie out of reach.
+    `finish` acts value by value; x is as `factor.operand` says. Rows of the result that no choice fills hold anything.
+    Raises ShapeError for weights that no tile fits and bytes that lie out of reach.
     """
     columns = factor.values.shape[2]
     tile = tile.fitted(*factor.whole)
-    _within_reach(factor.values)
+    if not within_reach(factor.values):
+        raise ShapeError(
+            f"grouped GEMM: {factor.values.size} weights of a byte are beyond the kernel's addresses: use another form"
+        )
     programs = multiprocessors * tile.programs
     arrays = vary_alike(x, order.choice, order.starts, *factor.arrays)
 
     def body(*refs: Any) -> None:
         x_ref, choice, starts, *weights, out = refs
         problem = _Problem(x_ref, choice, starts, factor.of(weights), out)
-        _all_tiles(problem, ends, finish, tile, programs)
+        _all_tiles(problem, ends, lambda *sums: result.of(finish(*sums)), tile, programs)
 
     kind = jax.typeof(arrays[0]).manual_axis_type
     launch = pl.pallas_call(
         body,
         grid=(programs,),
-        out_shape=jax.ShapeDtypeStruct((room, columns), x.dtype, manual_axis_type=kind),
+        out_shape=jax.ShapeDtypeStruct((room, columns), result.dtype, manual_axis_type=kind),
         compiler_params=triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
         interpret=interpret,
         name="experts",
@@ -138,7 +139,7 @@ def _sums(problem: _Problem, rows: _Rows, column: jax.Array, tile: Tile) -> tupl
             return ()
         blocks = (column, step * tile.inputs)
         place = tuple(lax.div(at, jnp.int32(size)) for at, size in zip(blocks, factor.block, strict=True))
-        return tuple(factor.scale[rows.expert, jnp.int32(run), *place] for run in range(runs))
+        return tuple(factor.scale[rows.expert, jnp.int32(run), *place] * factor.smaller for run in range(runs))
 
     def part(run: int, x: jax.Array, at: Any) -> jax.Array:
         place = (rows.expert, jnp.int32(run), pl.ds(column, tile.columns), pl.ds(at, tile.inputs))
@@ -172,16 +173,9 @@ def _leave(
         at = pl.ds(column, tile.columns)
         sums = tuple(one + bias[rows.expert, jnp.int32(run), at][:, None] for run, one in enumerate(sums))
     whole = _matrix(problem.out, rows.to, column, tile.columns)
-    triton.store(whole, finish(*sums).T.astype(problem.out.dtype), mask=rows.real[:, None])
+    triton.store(whole, finish(*sums).T, mask=rows.real[:, None])
 
 
 def _matrix(ref: Any, rows: jax.Array, at: Any, size: int) -> Any:
     """Reference of rows; with a slice for its columns the backend would take it, its interpreter would not."""
     return ref.at[rows[:, None], at + jnp.arange(size, dtype=jnp.int32)[None, :]]
-
-
-def _within_reach(values: Any) -> None:
-    if jnp.dtype(values.dtype).itemsize == 1 and _31_BITS < values.size <= 2 * _31_BITS:
-        raise ShapeError(
-            f"grouped GEMM: {values.size} weights of a byte lie beyond the kernel's offsets: use another form"
-        )
