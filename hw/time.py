@@ -50,10 +50,10 @@ class CollectiveTerms(NamedTuple):
 def compute_terms(ar: Arithmetic, machine: Machine, work: Work) -> ComputeTerms:
     """The parts of an op's time, in seconds.
 
-    Each of an op's launches takes `latency`. CTAs start one after the other on an SM (`cta_latency`), parts of a split KV are merged in a tree
-    (`split_latency` a level), values that are gathered and summed around a kernel pass through HBM (`copy_bytes`), and
-    dependent steps follow each other (`step_latency`, or the start of their CTAs where that takes longer). Where
-    `waves` is 1, the tensor cores take whole waves of CTAs.
+    Each of an op's launches takes `latency`. CTAs start one after the other on an SM (`cta_latency`), parts of a split
+    KV are merged in a tree (`split_latency` a level), values that are gathered and summed around a kernel pass through
+    HBM (`copy_bytes`), and dependent steps follow each other (`step_latency`, or the start of their CTAs where that
+    takes longer). Where `waves` is 1, the tensor cores take whole waves of CTAs.
     """
     c, peak = _of_op(machine, work)
     tiles, padding = _tiles(ar, c, work)
@@ -113,7 +113,7 @@ def collective_terms(ar: Arithmetic, machine: Machine, collective: Collective) -
     the link of each rank, and where it leaves the domain its m rings share the m NICs. The exchanges (all-to-all,
     dispatch, combine, copy_gather) send (m - 1) / n of the payload over the link and (n - m) / n over the NIC. The
     fixed part is one alpha (copy_gather: one for each of its n - 1 copies), a hop for each rank beyond two, plus an
-    alpha of the NIC for the share (n - m) / n of peers behind it. All of it fades to 0 as n goes to 1.
+    alpha of the NIC for the share (n - m) / n of peers behind it, for each message. All fades to 0 as n goes to 1.
     """
     kind = np.array([COLLECTIVES.index(k) for k in collective.kind], dtype=int)
     ring = np.array([k in _RINGS for k in collective.kind])
@@ -136,7 +136,7 @@ def collective_terms(ar: Arithmetic, machine: Machine, collective: Collective) -
     rounds, working = _warps(ar, machine, collective)
     fixed = c.latency * launches + c.hop_latency * jnp.maximum(n - 2.0, 0.0) + c.nic_latency * outside
     return CollectiveTerms(
-        latency=present * (fixed + c.round_latency * rounds * jnp.minimum(n - 1.0, 1.0)),
+        latency=present * (fixed * collective.launches + c.round_latency * rounds * jnp.minimum(n - 1.0, 1.0)),
         link=_fastest(machine, c, collective, link, n),
         nic=nic / (machine.nic_bandwidth * c.nic_efficiency),
         chain=present * jnp.minimum(n - 1.0, 1.0) * c.row_latency * collective.rows / working,

@@ -65,8 +65,8 @@ _ROUNDS: Final = {kind: 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0 for ki
 
 
 # What an op may state beside its FLOPs and bytes; each is 0 where it does not matter.
-EXCHANGE_SHAPES: Final = ("rows", "experts")
 LAUNCHES: Final = "launches"  # the one shape that is 1 where nothing is said of it
+EXCHANGE_SHAPES: Final = ("rows", "experts", LAUNCHES)
 SHAPES: Final = ("ctas", "splits", "steps", "copied", "rows", "groups", "planned", "columns", LAUNCHES)
 
 
@@ -125,7 +125,8 @@ class Collective(eqx.Module):
     - send: the message.
 
     Of dispatch and combine: `rows` that a rank sends (each several times), and the `experts` of all ranks, for each of
-    which the kernel keeps a group of warps; 0 where nothing is said.
+    which the kernel keeps a group of warps; 0 where nothing is said. `launches`: messages that the payload travels in,
+    one after the other.
     """
 
     kind: tuple[CollectiveKind, ...] = eqx.field(static=True)
@@ -134,17 +135,19 @@ class Collective(eqx.Module):
     stride: Float[Array, "collectives"]
     rows: Float[Array, "collectives"]
     experts: Float[Array, "collectives"]
+    launches: Float[Array, "collectives"]
 
     @classmethod
     def of(
         cls, kind: Sequence[CollectiveKind], payload: ArrayLike, size: ArrayLike, stride: ArrayLike | None = None,
-        rows: ArrayLike | None = None, experts: ArrayLike | None = None,
+        rows: ArrayLike | None = None, experts: ArrayLike | None = None, launches: ArrayLike | None = None,
     ) -> "Collective":  # fmt: skip
-        """Collectives of neighbouring ranks of which no rows or experts are known, unless given."""
+        """Collectives of neighbouring ranks, one message each, of which no rows or experts are known, unless given."""
         payload = jnp.asarray(payload, dtype=float)
-        rest = [jnp.zeros_like(payload) if c is None else jnp.asarray(c, dtype=float) for c in (rows, experts)]
-        apart = jnp.ones_like(payload) if stride is None else jnp.asarray(stride, dtype=float)
-        return cls(tuple(kind), payload, jnp.asarray(size, dtype=float), apart, *rest)
+        none, one = jnp.zeros_like(payload), jnp.ones_like(payload)
+        given = ((stride, one), (rows, none), (experts, none), (launches, one))
+        rest = [otherwise if c is None else jnp.asarray(c, dtype=float) for c, otherwise in given]
+        return cls(tuple(kind), payload, jnp.asarray(size, dtype=float), *rest)
 
     def __check_init__(self) -> None:
         columns = {name: getattr(self, name) for name in ("payload", "size", "stride", *EXCHANGE_SHAPES)}

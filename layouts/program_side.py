@@ -32,7 +32,7 @@ def as_program(op: Op) -> Op | None:
         return None
     if op.collective is not None:
         kind = AS_PROGRAM.get(op.collective, op.collective)
-        return replace(op, collective=kind, payload=op.audited_payload, shape={})
+        return replace(op, collective=kind, payload=op.audited_payload, shape=op.program_shape)
     moved = op.bytes if op.program_bytes is None else op.program_bytes
     beside = None if op.beside is None else AS_PROGRAM.get(op.beside, op.beside)
     return replace(op, bytes=moved, shape={**op.shape, **op.program_shape}, beside=beside, problem=None)

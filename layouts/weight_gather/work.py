@@ -4,10 +4,10 @@ Which weights: those whose module runs TP1 on the card (claim M17). A gather is 
 and one copy-engine transfer from each peer; scales stay whole on every card.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from hw.work import CollectiveKind, Family
+from hw.work import LAUNCHES, CollectiveKind, Family
 from layouts.expression import Expr, total
 from layouts.op import Op, Stream
 from layouts.symbols import ATTENTION_SHARD, DRAFT_SHARD, GATHERS_ATTENTION, GATHERS_MOE, MOE_SHARD, WEIGHT_SHARD
@@ -23,18 +23,27 @@ def gathered_bytes(tensors: Iterable[Tensor], precision: Precision) -> Expr:
     return total(t.payload(precision) * _PART_OF[t.shard] for t in tensors if t.shard is not None)
 
 
-def weight_gather(tensors: Iterable[Tensor], precision: Precision) -> tuple[Op, ...]:
+def weight_gather(tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """The copies that bring one layer's weights together; none for a layer without shardable weights."""
     whole = gathered_bytes(tensors, precision)
     if not whole:
         return ()
+    messages = total(_PART_OF[t.shard] for t in tensors if t.shard is not None)
     return (
-        Op("weight_local_copy", family=Family.COPY, bytes=whole * 2 / WEIGHT_SHARD, stream=Stream.GATHER),
+        # the program's exchange writes a rank's own part, too
+        Op(
+            "weight_local_copy",
+            family=Family.COPY,
+            bytes=whole * 2 / WEIGHT_SHARD,
+            stream=Stream.GATHER,
+            program=False,
+        ),
         Op(
             EXCHANGE,
             collective=CollectiveKind.COPY_GATHER,
             payload=whole,
             size=WEIGHT_SHARD,
             stream=Stream.GATHER,
+            program_shape={LAUNCHES: messages},
         ),
     )
