@@ -135,14 +135,14 @@ def timed(requests: int, verify: int, heads: int, tokens: int) -> dict[str, Any]
     return row
 
 
-def median(run: Callable[[], Any]) -> float:
+def median(run: Callable[[], Any], calls: int = CALLS, repeats: int = REPEATS) -> float:
     """Seconds of a call, of several in flight at once."""
     jax.block_until_ready([run() for _ in range(2)])
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         started = time.perf_counter()
-        jax.block_until_ready([run() for _ in range(CALLS)])
-        times.append((time.perf_counter() - started) / CALLS)
+        jax.block_until_ready([run() for _ in range(calls)])
+        times.append((time.perf_counter() - started) / calls)
     return float(np.median(times))
 
 
