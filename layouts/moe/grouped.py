@@ -57,8 +57,8 @@ def grouped(
 
 def compile_form(
     form: str,
-    x: jax.ShapeDtypeStruct,
-    local: jax.ShapeDtypeStruct,
+    x: jax.ShapeDtypeStruct | Array,
+    local: jax.ShapeDtypeStruct | Array,
     experts: Experts,
     activation: Activation,
     mean: float | None = None,
