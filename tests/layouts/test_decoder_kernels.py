@@ -31,6 +31,14 @@ def test_the_kernel_gives_what_others_give(family, gpus, text, interleaved_pages
     assert error(found[:, -SCORED:], expected) < BOUND
 
 
+def test_the_grouped_gemm_gives_what_others_give():
+    model, _, tokens, expected = golden("deepseek_v3")
+    layout = parse("attn_dp=2,ep=4,expert_tp=1", 4, model)
+    session = session_of("deepseek_v3", layout, kernels=Kernels(grouped_gemm=Choice(INTERPRETED)))
+    found = teacher_forced(session, tokens, 20)
+    assert error(found[:, -SCORED:], expected) < BOUND
+
+
 def test_programs_on_cpus_and_without_devices_are_plain():
     model, *_ = golden("llama")
     assert kernels_of(model, Layout(), None, jnp.float32) == ALL_PLAIN
