@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from experiments.h200_layouts.points import Point
-from explorer.calibration.factors import FACTORS, adjusted, prior_widths
-from explorer.calibration.programs import Asked, ProgramSteps, program_steps
-from explorer.calibration.solve import Fit, predicted_seconds, solve
+from explorer.calibration.factors import FACTORS, prior_widths
+from explorer.calibration.programs import Asked, adjusted_seconds, program_steps
+from explorer.calibration.solve import Fit, solve
 from explorer.request import PLAIN_BF16, Request, make_request, of_program
-from hw.compat import in_x64
-from hw.machine import Machine, load_machine
+from hw.machine import load_machine
 from layouts.models.scale import Scale, scaled_config
 from layouts.text import parse
 
@@ -55,8 +53,7 @@ def predicted(
     few = program_steps([a for a, fits in zip(asked, fitting, strict=True) if fits], "layouts.json", "")
     every = program_steps(asked, "layouts.json", "")
     fit = solve(machine, [few], prior_widths(machine))
-    after = _after(machine, every, fit)
-    before = predicted_seconds(machine, [every])
+    before, after = (adjusted_seconds(machine, every, logs) for logs in (np.zeros_like(fit.logs), fit.logs))
     return Predicted(timed, np.array(seconds), before, after, fitting, _constants(fit))
 
 
@@ -90,12 +87,6 @@ def _request(point: Point, folder: pathlib.Path, hardware: str) -> Request:
             precision=PLAIN_BF16,
         )
     )
-
-
-@in_x64
-def _after(machine: Machine, every: ProgramSteps, fit: Fit) -> Float[np.ndarray, " points"]:
-    moved = adjusted(machine.anonymous(), jnp.asarray(fit.logs[:-1]))
-    return np.asarray(every.predict(moved, jnp.exp(jnp.asarray(fit.logs[-1]))))
 
 
 def _constants(fit: Fit) -> tuple[Constant, ...]:

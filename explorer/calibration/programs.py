@@ -7,14 +7,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
+from explorer.calibration.factors import adjusted
 from explorer.calibration.lowered import LoweredStep, lowered
 from explorer.calibration.observed import Observed
 from explorer.evaluate import Tables
 from explorer.request import Request
-from hw.compat import in_x64
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.machine import Machine
+from hw.programs import kept
 from layouts.layout import Layout
 from layouts.models.model import Model
 
@@ -70,6 +72,21 @@ def program_steps(asked: Sequence[Asked], file: str, date: str) -> ProgramSteps:
         stacks=tuple(_stack([step for _, step in members]) for _, _, members in stacked),
         order=np.argsort(numbers),
     )
+
+
+@in_x64
+def adjusted_seconds(
+    machine: Machine, steps: ProgramSteps, logs: Float[np.ndarray, " factors_and_engine"]
+) -> Float[np.ndarray, " observations"]:
+    """Seconds of the steps by a machine whose curves are moved by the logarithms of factors, the CPU's work by the
+    last, as `explorer.calibration.solve` finds them."""
+    return np.asarray(_adjusted(machine.anonymous(), steps, logs))
+
+
+@kept(COMPILE_TO_RUN_ONCE)
+def _adjusted(machine: Machine, steps: ProgramSteps, logs: Float[ArrayLike, " factors_and_engine"]) -> Array:
+    logs = jnp.asarray(logs)
+    return steps.predict(adjusted(machine, logs[:-1]), jnp.exp(logs[-1]))
 
 
 def _stack(steps: Sequence[LoweredStep]) -> LoweredStep:
