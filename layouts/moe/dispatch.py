@@ -13,6 +13,7 @@ from layouts.collectives import all_to_all, axis_index, axis_size
 from layouts.dense.activation import Activation
 from layouts.mesh import Axes
 from layouts.moe.grouped import NOWHERE, grouped
+from layouts.moe.kernel import order_by_expert
 from layouts.moe.reference import Experts
 from layouts.moe.router import Routing
 from layouts.moe.wire import PLAIN, Wire
@@ -43,7 +44,7 @@ def by_all_to_all(
     rows, topk = routing.experts.shape
     ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
     capacity = worst_case(rows, topk, held) if capacity is None else capacity
-    place = _places(routing.experts, real, ranks, held, capacity)
+    place = _places(routing.experts, real, ranks, held, capacity, form)
     send = jnp.zeros((ranks * capacity, x.shape[1]), x.dtype).at[place].set(jnp.repeat(x, topk, axis=0), mode="drop")
     number = (routing.experts % held).reshape(-1)  # the destination's own number of the expert
     local = jnp.full((ranks * capacity,), NOWHERE, number.dtype).at[place].set(number, mode="drop")
@@ -78,10 +79,18 @@ def weighted(parts: Float[Array, "rows topk width"], weights: Float[Array, "rows
 
 
 def _places(
-    experts: Int[Array, "rows topk"], real: Bool[Array, " rows"], ranks: int, held: int, capacity: int
+    experts: Int[Array, "rows topk"], real: Bool[Array, " rows"], ranks: int, held: int, capacity: int, form: str
 ) -> Int[Array, " choices"]:
     """Place of each choice in the send buffer of (rank, capacity) rows; past its end for what is not sent."""
     to = jnp.where(real[:, None], experts // held, ranks).reshape(-1)
-    to_rank = (to[:, None] == jnp.arange(ranks, dtype=to.dtype)[None, :]).astype(jnp.int32)
-    before = ((lax.cumsum(to_rank, axis=0) - to_rank) * to_rank).sum(axis=1)
+    before = _before(to, ranks, form)
     return jnp.where((to < ranks) & (before < capacity), to * capacity + before, ranks * capacity)
+
+
+def _before(to: Int[Array, " choices"], ranks: int, form: str) -> Int[Array, " choices"]:
+    """How many choices before each go to the same rank; anything for one that goes to none."""
+    if form == kernels.PLAIN:
+        to_rank = (to[:, None] == jnp.arange(ranks, dtype=to.dtype)[None, :]).astype(jnp.int32)
+        return ((lax.cumsum(to_rank, axis=0) - to_rank) * to_rank).sum(axis=1)
+    order = order_by_expert(jnp.where(to < ranks, to, NOWHERE), ranks, interpret=form == kernels.INTERPRETED)
+    return order.row - order.starts[jnp.minimum(to, ranks - 1)]
