@@ -116,23 +116,23 @@ class Stage(nnx.Module):
     ) -> tuple[Carried, tuple[Any, ...], tuple[Ring | None, ...]]:
         split = [nnx.split(layer) for layer in self.layers]
         rotation = self._rotation(step)
-        buffer = self._arriving(split, 0, axes)
+        buffer = self._arriving(split, 0, carried, axes)
         after, rings = [], []
         for i, (graph, held) in enumerate(split):
             if buffer is not None:
                 held = staging.staged(held, self.along[i], buffer)
-            buffer = self._arriving(split, i + 1, axes)
+            buffer = self._arriving(split, i + 1, carried, axes)
             carried, cache, ring = _layer(graph, held, carried, caches[i], step, rotation, phase)
             after.append(cache)
             rings.append(ring)
         return carried, tuple(after), tuple(rings)
 
-    def _arriving(self, split: list[Any], i: int, axes: Axes) -> Weights | None:
-        """The staging buffer of a layer, if it is kept by rows."""
+    def _arriving(self, split: list[Any], i: int, carried: Carried, axes: Axes) -> Weights | None:
+        """The staging buffer of a layer, if it is kept by rows. `carried`: to the layer that hides its arrival."""
         if i >= len(split) or all(axis == staging.WHOLE for axis in self.along[i]):
             return None
         with jax.named_scope(SCOPE):
-            return staging.arriving(split[i][1], self.along[i], axes)
+            return staging.arriving(split[i][1], self.along[i], axes, carried)
 
     def _rotation(self, step: Step) -> Rotation | None:
         rotary = self.forms.rotary

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from layouts.mesh import Axes
 from layouts.weight_gather.sharded import Weights, gather
@@ -12,10 +13,15 @@ WHOLE = -1  # in place of an axis: a weight that is not kept in parts
 Along = tuple[int, ...]  # for each leaf of a layer's weights the axis that it is kept in parts along
 
 
-def arriving(weights: Any, along: Along, axes: Axes) -> Weights:
-    """The staging buffer of a layer: the weights that are kept in parts, whole, with the axis that is cut in front."""
+def arriving(weights: Any, along: Along, axes: Axes, carried: Any) -> Weights:
+    """The staging buffer of a layer: the weights that are kept in parts, whole, with the axis that is cut in front.
+
+    It does not begin to arrive before what is `carried` to the layer that hides it is there: nothing else would keep a
+    scheduler from gathering every layer at first, with all buffers alive and no compute left to hide them.
+    """
     leaves = zip(jax.tree.leaves(weights), along, strict=True)
-    return gather([jnp.moveaxis(leaf, axis, 0) for leaf, axis in leaves if axis != WHOLE], axes)
+    parts = [jnp.moveaxis(leaf, axis, 0) for leaf, axis in leaves if axis != WHOLE]
+    return gather(lax.optimization_barrier((parts, carried))[0], axes)
 
 
 def staged(weights: Any, along: Along, buffer: Weights) -> Any:
