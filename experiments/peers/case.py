@@ -1,6 +1,6 @@
 """One shape of an op, the peers that can be asked for it, and what comes of asking."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -13,35 +13,44 @@ TOLERANCE: Final = 0.02  # of the norm: bf16 operands, whatever the order of the
 
 
 class Case(NamedTuple):
-    """A shape, the outputs of its first requests (or rows) in float64, and for each peer what prepares its call.
+    """A shape of an op: what draws its inputs, a first part of the outputs in float64, and what prepares each peer's
+    call, both from those inputs.
 
-    A prepared call returns one array for each of `wanted`, of all requests.
+    A prepared call returns whole outputs, an array for each that is `wanted`, of which that is the first requests,
+    heads or rows.
     """
 
     op: str
     shape: Mapping[str, int]
-    wanted: Sequence[np.ndarray]
-    peers: Mapping[str, Callable[[], Run]]
+    inputs: Callable[[], tuple[Any, ...]]
+    wanted: Callable[..., Sequence[np.ndarray]]
+    peers: Mapping[str, Callable[..., Run]]
 
 
-def asked(case: Case, peer: str) -> dict[str, Any]:
-    """Seconds and error of a peer, or why there are none: it refused, or was wrong."""
-    row: dict[str, Any] = {"op": case.op, "shape": dict(case.shape), "peer": peer}
+def asked(case: Case, peers: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Seconds and error of each of these peers, or why there are none: it refused, or was wrong."""
+    if not peers:
+        return
+    inputs = case.inputs()
+    wanted = case.wanted(*inputs)
+    for peer in peers:
+        yield {"op": case.op, "shape": dict(case.shape), "peer": peer, **_asked(case.peers[peer], inputs, wanted)}
+
+
+def _asked(prepare: Callable[..., Run], inputs: tuple[Any, ...], wanted: Sequence[np.ndarray]) -> dict[str, Any]:
     try:
-        run = case.peers[peer]()
+        run = prepare(*inputs)
         found = run()
-        row["error"] = max(_error(one, wanted) for one, wanted in zip(found, case.wanted, strict=True))
-        if not row["error"] <= TOLERANCE:
-            return row | {"refused": f"wrong: off by {row['error']:.1e} of the norm"}
-        if isinstance(found[0], jax.Array):
-            row["seconds"], row["timed"] = median(run), "queued"
-        else:
-            row["seconds"], row["timed"] = torch_seconds(run)
-    except Exception as error:  # whatever a library raises: a peer that refuses is a result
-        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        row["refused"] = lines[0][:200]
-    return row
+        error = max(_error(one, part) for one, part in zip(found, wanted, strict=True))
+        if not error <= TOLERANCE:
+            return {"refused": f"wrong: off by {error:.1e} of the norm"}
+        timed = (median(run), "queued") if isinstance(found[0], jax.Array) else torch_seconds(run)
+    except Exception as problem:  # whatever a library raises: a peer that refuses is a result
+        lines = [line for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
+        return {"refused": lines[0][:200]}
+    return {"error": error, "seconds": timed[0], "timed": timed[1]}
 
 
 def _error(found: Any, wanted: np.ndarray) -> float:
-    return float(np.linalg.norm(exact(found[: len(wanted)]) - wanted) / np.linalg.norm(wanted))
+    part = found[tuple(slice(size) for size in wanted.shape)]
+    return float(np.linalg.norm(exact(part) - wanted) / np.linalg.norm(wanted))

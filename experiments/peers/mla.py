@@ -1,6 +1,7 @@
 """MLA decode by others, at the shapes of `experiments/bench_mla_decode.py` and on its pages."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +18,15 @@ from layouts.mla.attend import RUN, Pages
 
 def cases(count: int) -> Iterator[Case]:
     """The first `count` shapes of the benchmark."""
+    peers = {
+        "FlashMLA": flash_mla, "FlashAttention 3": flash_attention, "SGLang Triton": sglang, "torch cuDNN": cudnn,
+        "jax cuDNN": jax_cudnn, "torch.compile": compiled,
+    }  # fmt: skip
     for requests, verify, heads, tokens in TIMED[:count]:
-        query, pool, pages = problem(verify, heads, (tokens,) * requests, holes=False)
         shape = {"requests": requests, "verify": verify, "heads": heads, "tokens": tokens}
-        inputs = (query, pool, pages)
-        yield Case("mla_decode", shape, (_first(*inputs),), {
-            "FlashMLA": lambda inputs=inputs: flash_mla(*inputs),
-            "SGLang Triton": lambda inputs=inputs: sglang(*inputs),
-            "torch.compile": lambda inputs=inputs: compiled(*inputs),
-            "torch cuDNN": lambda inputs=inputs: cudnn(*inputs),
-            "jax cuDNN": lambda inputs=inputs: jax_cudnn(*inputs),
-        })  # fmt: skip
+        yield Case(
+            "mla_decode", shape, partial(problem, verify, heads, (tokens,) * requests, holes=False), _first, peers
+        )
 
 
 def flash_mla(query: jax.Array, pool: jax.Array, pages: Pages) -> Run:
@@ -42,6 +41,15 @@ def flash_mla(query: jax.Array, pool: jax.Array, pages: Pages) -> Run:
         return [library.flash_mla_with_kvcache(q, latents, table, lengths, LATENT, schedule, **form)[0]]
 
     return run
+
+
+def flash_attention(query: jax.Array, pool: jax.Array, pages: Pages) -> Run:
+    """FlashAttention 3 over the same pages: rotated parts as keys, latents as further keys and as values."""
+    attend = module("flash_attn_interface").flash_attn_with_kvcache
+    q, latents = tensor(query), tensor(pool).view(-1, RUN, 1, WIDTH)
+    form = {"qv": q[..., :LATENT], "page_table": tensor(pages.starts // RUN), "softmax_scale": SCALE}
+    form |= {"cache_seqlens": tensor(pages.limits[:, -1]), "causal": query.shape[1] > 1}
+    return lambda: [attend(q[..., LATENT:], latents[..., LATENT:], latents[..., :LATENT], **form)]
 
 
 def sglang(query: jax.Array, pool: jax.Array, pages: Pages) -> Run:
@@ -103,8 +111,8 @@ def _seen(pages: Pages) -> jax.Array:
     return jnp.arange(int(pages.limits.max())) < pages.limits[:, :, None]
 
 
-def _first(query: jax.Array, pool: jax.Array, pages: Pages) -> np.ndarray:
+def _first(query: jax.Array, pool: jax.Array, pages: Pages) -> list[np.ndarray]:
     """The first request's output in float64."""
     own = pool[(pages.starts[0][:, None] + jnp.arange(RUN)).reshape(-1)]
     alone = Pages(jnp.arange(pages.starts.shape[1])[None] * RUN, pages.limits[:1])
-    return exact(query[:1], own, alone)[0]
+    return [exact(query[:1], own, alone)[0]]

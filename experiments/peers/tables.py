@@ -92,6 +92,7 @@ def show(path: pathlib.Path) -> None:
     for op, title in TITLES.items():
         stored = STORED / f"{op}.json"
         ours = json.loads(stored.read_text(encoding="utf-8"))["timed"] if stored.exists() else ()
+        ours = [row for row in ours if row.get("weights", "bf16") == "bf16"]
         heading = f"{title}: {document['device']}, {', '.join(f'{n} {v}' for n, v in document['versions'].items())}"
         table = Table("shape", "who", "us", *RATES.values(), "x ours", "how", title=heading)
         last = ""

@@ -4,7 +4,9 @@ import importlib.metadata
 import json
 import pathlib
 import sys
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,17 +51,23 @@ def test_a_peer_is_held_to_the_reference_of_the_first_request() -> None:
     wanted = np.array([[1.0, 2.0, 2.0]])
     right = jnp.array([[1.0, 2.0, 2.03], [9.0, 9.0, 9.0]])  # 0.03 of a norm of 3: 1 %
 
-    def refuses() -> None:
+    def refuses(x: jax.Array) -> Any:
         raise ValueError("\nhead size 576\nmore")
 
-    peers = {"right": lambda: lambda: [right], "wrong": lambda: lambda: [right.at[0, 0].set(1.1)],
-             "refuses": refuses, "nan": lambda: lambda: [right * jnp.nan]}  # fmt: skip
-    rows = {name: asked(Case("mla_decode", MLA, [wanted], peers), name) for name in peers}  # pyright: ignore[reportArgumentType]
+    peers = {
+        "right": lambda x: lambda: [x],
+        "wrong": lambda x: lambda: [x.at[0, 0].set(1.1)],
+        "refuses": refuses,
+        "nan": lambda x: lambda: [x * jnp.nan],
+    }
+    case = Case("mla_decode", MLA, lambda: (right,), lambda x: [wanted], peers)
+    rows = {row["peer"]: row for row in asked(case, list(peers))}
     assert rows["right"]["error"] == pytest.approx(0.01, rel=1e-3)
     assert rows["right"]["seconds"] > 0 and rows["right"]["timed"] == "queued" and "refused" not in rows["right"]
     assert rows["wrong"]["refused"].startswith("wrong: off by 3.5e-02") and "seconds" not in rows["wrong"]
     assert rows["nan"]["refused"] == "wrong: off by nan of the norm"
     assert rows["refuses"]["refused"] == "head size 576"
+    assert list(asked(case, [])) == []
     assert rows["right"]["shape"] == MLA and rows["right"]["op"] == "mla_decode"
 
 
