@@ -5,13 +5,14 @@ from fractions import Fraction
 
 from hw.tables import Kind
 from hw.work import Family
-from layouts.expression import ONE, Expr
+from layouts.expression import ONE, ZERO, Expr
 from layouts.kda.shape import KDA
-from layouts.op import Op, Problem, elementwise, gemms
+from layouts.op import Op, Problem, elementwise, gemms, passes
 from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERIFY
 from layouts.tensor import Precision, Tensor
 
-_BF16 = 2
+_BF16, _FP32 = 2, 4
+_PREPARED = 9  # kernels
 # bf16 values a row, head and channel that the kernels of the chunked form move together: the count at which one
 # bandwidth fits short and long prompts of the public tables
 _CHUNK_VALUES = 20
@@ -24,7 +25,7 @@ def decode(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     """Ops of a decode or verify step: projections, short convolutions, one pass over the state, gated norm."""
     asked = _problem(Kind.CONVOLUTION, kda, precision, VERIFY)
     around = _around(kda, Family.CONVOLUTION, None, asked)
-    return (*gemms(tensors, precision), *around, _recurrence(kda, precision))
+    return (*gemms(tensors, precision), *around, _prepared(kda), _recurrence(kda, precision))
 
 
 def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -59,7 +60,17 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
         shape={"steps": VERIFY, "copied": REQUESTS * (VERIFY + Expr.of(-1)) * kda.state_values / ATTN_TP},
         problem=_problem(Kind.STATE, kda, precision, VERIFY),
         program_flops=_solved(kda),
+        # one pass leaves writes and no states: a rejected draft is never in one
+        program_shape={"copied": ZERO},
     )
+
+
+def _prepared(kda: KDA) -> Op:
+    """The program's kernels before the recurrence: the convolution with its window, queries and keys of length one,
+    decays, write strengths and what XLA keeps between them in float32."""
+    window, inner = _BF16 * kda.conv_width, _FP32 * kda.width
+    moved = ROWS * (2 * kda.conv_kernel * window + 12 * inner) / ATTN_TP
+    return passes(_name(kda, "prepare"), moved, _PREPARED)
 
 
 def _solved(kda: KDA) -> Expr:
@@ -95,6 +106,7 @@ def _around(kda: KDA, family: Family, steps: int | None, problem: Problem | None
     moved = ROWS * (2 * _BF16 * (1 + window) * kda.conv_width) / ATTN_TP
     shape = {} if steps is None else {"steps": Expr.of(steps)}
     return (
-        Op(_name(kda, "conv"), family=family, bytes=moved, shape=shape, problem=problem),
+        # in the program it is a part of `_prepared`
+        Op(_name(kda, "conv"), family=family, bytes=moved, shape=shape, problem=problem, program=False),
         elementwise(_name(kda, "gated_norm"), ROWS * (3 * _BF16 * kda.width) / ATTN_TP),
     )
