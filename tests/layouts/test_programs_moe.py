@@ -257,11 +257,15 @@ def test_every_cut_gives_what_one_device_gives(layout, kind, form):
     [(exchanging(attn_dp=2, ep=2), "all_to_all"), (Layout(attn_dp=2, attn_tp=2, ep=2, expert_tp=2), "max_len")],
 )
 def test_kernels_give_what_one_device_gives(layout, form):
-    """As JAX operations, on widths of whole tiles; a bias is added by one of the ranks that share an expert."""
+    """As JAX operations, on widths of whole tiles; a bias is added by one of the ranks that share an expert. A rank
+    has room for no more choices of another than there are."""
     rows, counts = problem(layout, hidden=32)
     kind = KINDS[3]
     weights, mixture = weights_of(kind, hidden=32, width=32), MIXTURES[kind]
-    exchange = exchange_of(layout, weights, Form(form), counts)
+    tokens = (jnp.asarray(x[:n], jnp.float32) for x, n in zip(rows, counts, strict=True))
+    to = [route(x, weights, mixture.router).experts for x in tokens]
+    most = max(np.bincount(np.ravel(ranks) // (EXPERTS // layout.ep), minlength=1).max() for ranks in to)
+    exchange = exchange_of(layout, weights, Form(form), counts, capacity=int(most))
     found = held(run(layout, exchange, weights, mixture, rows, counts, kernel=INTERPRETED), counts)
     expected = oracle(kind, weights, held(rows[None, :, None], counts)[0])
     for rank in found:
