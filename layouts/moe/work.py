@@ -25,7 +25,7 @@ from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
 # kernels of the program around the experts
-_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 3, 6, 2
+_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 3, 5, 2
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
