@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hw.compat import in_x64
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
 from hw.curve_forms import Free
 from hw.least_squares import least_squares
 
@@ -55,7 +55,7 @@ def fit(
     `problem` numbers the distinct problems; `work` orders them by size for the extrapolation.
     """
     masks = _masks(problem, work)
-    values, errors = jax.device_get(_solve(predict, dict(free), jnp.asarray(seconds), jnp.asarray(masks)))
+    values, errors = jax.device_get(_solved(predict, dict(free), jnp.asarray(seconds), jnp.asarray(masks)))
     off = np.expm1(errors)
     folds, last = masks[1 : 1 + _FOLDS], masks[-1]
     held_out = np.concatenate([np.abs(off[1 + i][mask == 0]) for i, mask in enumerate(folds)])
@@ -79,7 +79,6 @@ def _masks(problem: np.ndarray, work: np.ndarray) -> Float[np.ndarray, "fits row
     return np.stack([np.ones(len(work)), *(fold != i for i in range(_FOLDS)), smaller]).astype(float)
 
 
-@eqx.filter_jit
 def _solve(
     predict: Predict, free: dict[str, Free], seconds: Array, masks: Array
 ) -> tuple[dict[str, Array], Float[Array, "fits rows"]]:
@@ -111,3 +110,7 @@ def _solve(
 
     theta = jax.vmap(best)(masks)
     return jax.vmap(values)(theta), jax.vmap(errors)(theta)
+
+
+# Equinox passes the keywords of jax.jit on, but its overloads do not declare them
+_solved = eqx.filter_jit(_solve, compiler_options=dict(COMPILE_TO_RUN_ONCE))  # pyright: ignore[reportCallIssue]

@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from explorer.calibration.measured import SCHEMA, Rows, rows_of
 from explorer.documents import Document, plain
 from explorer.measuring.errors import MeasuringError
 from explorer.measuring.fits import LEAST_ROWS, Curve, curves_of
-from explorer.measuring.journal import FAILED, TRIED
+from explorer.measuring.journal import BANDWIDTH, FAILED, TRIED
 from explorer.measuring.machine import Here
 from explorer.measuring.rows import owners_of
 from hw.compat import in_x64
@@ -21,7 +21,6 @@ from hw.figures import Figure, Provenance, unit_of
 from hw.work import sent_bytes
 
 Row = Mapping[str, Any]
-_COPIED: Final = 1 << 31  # bytes moved by a copy that tells the memory's bandwidth
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,9 @@ class Measured:
     entries: tuple[CurveEntry, ...]
 
     @property
-    def copy_bytes_per_s(self) -> float | None:
-        """Bytes read plus written a second, of the best large copy; None where none was timed."""
-        rates = [r["bytes"] / r["seconds"] for r in self.rows if r.get("bytes", 0) >= _COPIED and not r.get("flops")]
-        return max(rates, default=None)
+    def copies(self) -> Mapping[str, float]:
+        """Bytes read plus written a second of large copies, by form; none where they were not timed."""
+        return next((row["bytes_per_s"] for row in self.rows if row["name"] == BANDWIDTH), {})
 
     @property
     def curve_file(self) -> str:
@@ -79,7 +77,7 @@ class Measured:
             "devices": {"kind": device.device_kind, "platform": device.platform, "count": len(self.here.devices)},
             "versions": self.here.versions,
             "notes": self._notes(),
-            "copy_bytes_per_s": self.copy_bytes_per_s,
+            "copy_bytes_per_s": dict(self.copies),
             "curves": plain(self.entries),
             "rows": _timed(self.rows),
         }
@@ -93,8 +91,8 @@ class Measured:
         failed = [f"{row['name']} does not run here: {row[FAILED]}" for row in self.rows if FAILED in row]
         tried = dict.fromkeys(f"{row['form']} was timed, as {why}" for row in self.rows for why in row.get(TRIED, ()))
         counts: dict[str, int] = {}
-        for row in self.rows:
-            for owner in owners_of(row) if FAILED not in row else ():
+        for row in _timed(self.rows):
+            for owner in owners_of(row):
                 counts[owner] = counts.get(owner, 0) + 1
         few = [f"{owner}: {n} rows are too few for a curve" for owner, n in counts.items() if n < LEAST_ROWS]
         left = f"no time for {len(self.left)} rows, {self.left[0]} among them: run again to go on" if self.left else ""
@@ -107,7 +105,7 @@ def answer(here: Here, rows: Sequence[Row], left: Sequence[str] = ()) -> Measure
     date = datetime.date.today().isoformat()
     timed = _timed(rows)
     if not timed:
-        reason = next((f": {row[FAILED]}" for row in rows), "")
+        reason = next((f": {row[FAILED]}" for row in rows if FAILED in row), "")
         raise MeasuringError(f"nothing could be timed{reason}: give more --seconds, or see that the devices are free")
     _, observed = rows_of({"schema": SCHEMA, "chip": here.machine.sources.chip, "date": date, "rows": timed}, "rows")
     curves = curves_of(here.machine, observed)
@@ -133,7 +131,7 @@ def answer(here: Here, rows: Sequence[Row], left: Sequence[str] = ()) -> Measure
 
 def _timed(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows with seconds, as a document has them."""
-    return [{name: value for name, value in row.items() if name != TRIED} for row in rows if FAILED not in row]
+    return [{name: value for name, value in row.items() if name != TRIED} for row in rows if "seconds" in row]
 
 
 def _amounts(rows: Rows) -> tuple[np.ndarray, np.ndarray]:

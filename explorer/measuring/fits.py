@@ -3,14 +3,16 @@
 What the rows of a family do not tell stays as the chip's curves have it.
 """
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from explorer.calibration.measured import Rows
 from hw.arithmetic import Exact
@@ -33,7 +35,6 @@ from hw.work import (
 )
 
 Mine = Int[np.ndarray, " rows"]
-Frees = Mapping[str, Free]
 LEAST_ROWS: Final = 4  # below which a curve is not fitted
 
 
@@ -54,49 +55,55 @@ class Curve:
 def curves_of(machine: Machine, rows: Rows) -> tuple[Curve, ...]:
     """The curves that the rows tell, families before exchanges.
 
-    Rows of several families are taken for each of them, with the others as they are fitted by then: those that have
-    rows of their own come first.
+    Rows of several families count for one that has too few to itself, with the others as they are fitted by then.
     """
-    found: list[Curve] = []
     at = machine.anonymous()
     off = np.abs(np.asarray(rows.predict(at, jnp.ones(()))) / rows.seconds - 1.0)
 
-    def add(
-        owner: str, rate: str | None, predict: Predict, free: Mapping[str, Free], mine: Mine
-    ) -> Mapping[str, float]:
-        seconds = rows.seconds[mine]
-        values, quality = fit(predict, free, seconds, np.arange(len(mine)), seconds)
-        found.append(Curve(owner, rate, values, quality, float(np.median(off[mine])), mine))
-        return values
+    def fitted(asked: _Asked) -> Curve:
+        seconds = rows.seconds[asked.rows]
+        # compiled in its own thread, where the switch to 64 bits is another
+        values, quality = fit(asked.predict, asked.free, seconds, np.arange(len(seconds)), seconds)
+        values = {**asked.fixed, **values}
+        return Curve(asked.owner, asked.rate, values, quality, float(np.median(off[asked.rows])), asked.rows)
 
-    for family, rate in _in_order(rows):
-        mine = _rows_of(rows, family, rate)
-        if len(mine) >= LEAST_ROWS:
-            predict = _kernel(at, rows, family, rate, mine)
-            free = {name: how for name, how in KERNELS[family].items() if name not in WARM}
-            values = {**predict.fixed, **add(family, rate, predict, free, mine)}
-            at = tuned(at, "curves", values, predict.place)
-    first = len(rows.names) - len(rows.collective.kind)
-    for kind in dict.fromkeys(rows.collective.kind):
-        mine = np.flatnonzero([k is kind for k in rows.collective.kind])
-        if len(mine) >= LEAST_ROWS:
-            predict = _exchange(at, rows.collective, kind, mine)
-            add(kind, None, predict, _free(predict.collective, kind), first + mine)
-    return tuple(found)
+    families = [own for own in _in_order(rows) if len(_rows_of(rows, *own)) >= LEAST_ROWS]
+    alone = [own for own in families if len(_alone(rows, *own)) >= LEAST_ROWS]
+    first = [_kernels(at, rows, *own, _alone(rows, *own)) for own in alone]
+    kinds = [asked for kind in dict.fromkeys(rows.collective.kind) if (asked := _exchanges(at, rows, kind))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(fitted, [*first, *kinds]))
+    kernels, exchanges = found[: len(first)], found[len(first) :]
+    for curve in kernels:
+        at = _with_curve(at, curve)
+    for own in families[len(alone) :]:
+        kernels.append(fitted(_kernels(at, rows, *own, _rows_of(rows, *own))))
+        at = _with_curve(at, kernels[-1])
+    return (*kernels, *exchanges)
+
+
+def _with_curve(machine: Machine, curve: Curve) -> Machine:
+    place = FAMILIES.index(Family(curve.owner)), RATES.index(Rate(curve.rate))
+    return tuned(machine, "curves", curve.values, place)
 
 
 def _in_order(rows: Rows) -> list[tuple[Family, Rate]]:
-    """Families at their rates, those with the most rows to themselves first."""
-    owners = list(zip(rows.work.family, rows.work.rate, strict=True))
-    shared = {
-        own: len({o for o, r in zip(owners, rows.owner, strict=True) if r in _rows_of(rows, *own)}) for own in owners
-    }
-    return sorted(shared, key=lambda own: shared[own])
+    """Families at their rates, those with the largest share of rows to themselves first."""
+    owners = dict.fromkeys(zip(rows.work.family, rows.work.rate, strict=True))
+    return sorted(owners, key=lambda own: -len(_alone(rows, *own)) / len(_rows_of(rows, *own)))
+
+
+def _alone(rows: Rows, family: Family, rate: Rate) -> Mine:
+    """The rows in which no other family has a part."""
+    return np.setdiff1d(_rows_of(rows, family, rate), rows.owner[~_is(rows, family, rate)])
 
 
 def _rows_of(rows: Rows, family: Family, rate: Rate) -> Mine:
-    mine = [f is family and r is rate for f, r in zip(rows.work.family, rows.work.rate, strict=True)]
-    return np.unique(rows.owner[np.array(mine, bool)])
+    return np.unique(rows.owner[_is(rows, family, rate)])
+
+
+def _is(rows: Rows, family: Family, rate: Rate) -> Bool[np.ndarray, " kernels"]:
+    return np.array([f is family and r is rate for f, r in zip(rows.work.family, rows.work.rate, strict=True)], bool)
 
 
 class _Kernels(eqx.Module):
@@ -125,24 +132,36 @@ class _Exchanges(eqx.Module):
         return collective_seconds(Exact(), tuned(self.machine, "exchange", values, (self.place,)), self.collective)
 
 
-def _kernel(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Mine) -> _Kernels:
-    """The rows of a family as a function of its parameters; parts of other families at what the machine has."""
+class _Asked(NamedTuple):
+    """A curve to be fitted: what its free parameters, beside those that are set, predict of which rows."""
+
+    owner: str
+    rate: str | None
+    predict: Predict
+    free: Mapping[str, Free]
+    fixed: Mapping[str, float]
+    rows: Mine
+
+
+def _kernels(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Mine) -> _Asked:
+    """Rows of a family as a function of its parameters; parts of other families at what the machine has."""
     parts, w = np.flatnonzero(np.isin(rows.owner, mine)), rows.work
     columns = {name: np.asarray(getattr(w, name))[parts] for name in ("flops", "bytes", *SHAPES)}
     work = Work.of([w.family[i] for i in parts], [w.rate[i] for i in parts], **columns)
-    place = FAMILIES.index(family), RATES.index(rate)
-    return _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), FIXED.get(family, {}), place, len(mine))
+    place, fixed = (FAMILIES.index(family), RATES.index(rate)), FIXED.get(family, {})
+    predict = _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), fixed, place, len(mine))
+    free = {name: how for name, how in KERNELS[family].items() if name not in WARM}
+    return _Asked(family, rate, predict, free, fixed, mine)
 
 
-def _exchange(machine: Machine, collective: Collective, kind: CollectiveKind, mine: Mine) -> _Exchanges:
-    columns = {
-        name: np.asarray(getattr(collective, name))[mine] for name in ("payload", "size", "stride", *EXCHANGE_SHAPES)
-    }
-    return _Exchanges(machine, Collective.of([kind] * len(mine), **columns), COLLECTIVES.index(kind))
-
-
-def _free(collective: Collective, kind: CollectiveKind) -> Frees:
-    """Groups of one size say nothing of what further ranks add."""
-    if len(set(np.asarray(collective.size).tolist())) > 1 or kind not in AMONG_MANY:
-        return EXCHANGES[kind]
-    return PROTOCOLS
+def _exchanges(machine: Machine, rows: Rows, kind: CollectiveKind) -> _Asked | None:
+    """The same of a kind of exchange; None where too few were timed."""
+    mine, c = np.flatnonzero([k is kind for k in rows.collective.kind]), rows.collective
+    if len(mine) < LEAST_ROWS:
+        return None
+    columns = {name: np.asarray(getattr(c, name))[mine] for name in ("payload", "size", "stride", *EXCHANGE_SHAPES)}
+    predict = _Exchanges(machine, Collective.of([kind] * len(mine), **columns), COLLECTIVES.index(kind))
+    # groups of one size say nothing of what further ranks add
+    one_size = len(set(columns["size"].tolist())) == 1 and kind in AMONG_MANY
+    free = PROTOCOLS if one_size else EXCHANGES[kind]
+    return _Asked(kind, None, predict, free, {}, len(rows.names) - len(c.kind) + mine)

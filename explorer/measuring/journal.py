@@ -14,6 +14,7 @@ from explorer.measuring.errors import MeasuringError
 SCHEMA: Final = "measuring/1"
 FAILED: Final = "error"  # of a row without seconds: why
 TRIED: Final = "tried"  # of a row of an op with several forms: why those before the one that was timed do not run
+BANDWIDTH: Final = "copy bandwidth"  # the row of copies that are no ops of a step: bytes a second, by form
 Row = Mapping[str, Any]
 
 

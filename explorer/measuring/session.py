@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
-from explorer.measuring.journal import FAILED, TRIED, Journal
+from explorer.measuring.journal import BANDWIDTH, FAILED, TRIED, Journal
 from explorer.measuring.machine import Here
 from explorer.measuring.rows import row_of
 from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.figures import read_chip
 from hw.machine import Machine
-from hw.measuring import Bench, Chain, chained, median_seconds
+from hw.measuring import Bench, Chain, Place, chained
+from hw.measuring.copies import bandwidths
 from hw.work import RATES, Collective, Work
 
 Report = Callable[[str, float], None]
@@ -27,6 +27,7 @@ _THREADS: Final = 16
 _BATCHES: Final = (
     2  # benches a thread that are compiled before they are timed: while the compiler tunes, no device idles
 )
+_PAUSE: Final = 3 << 29  # bytes through memory before a chain: 0.5 ms of a device that moves 3 TB a second
 _LEAST: Final = 3e-6  # seconds that any kernel is expected to take
 _EXCHANGED: Final = 2.5e-5  # and an exchange
 _REACHED: Final = 0.5  # of the datasheet, roughly, with which the length of a chain is chosen
@@ -41,6 +42,9 @@ def measure(
 ) -> list[str]:
     """Time the benches that the journal lacks until `deadline` (of `time.monotonic`). Names of those left for a next
     run."""
+    if BANDWIDTH not in journal.rows:
+        report(BANDWIDTH, 0.0)
+        journal.add({"name": BANDWIDTH, "bytes_per_s": bandwidths(here.devices[0], small=not here.real)})
     left = [bench for bench in benches if bench.name not in journal.rows]
     total, slowest, threads = len(benches), 0.0, min(_THREADS, os.cpu_count() or 1)
     while left and time.monotonic() + slowest < deadline:
@@ -48,7 +52,7 @@ def measure(
         batch, left = left[: _BATCHES * threads], left[_BATCHES * threads :]
         with ThreadPoolExecutor(threads) as pool:
             report(f"compiling {batch[0].name}", len(journal.rows) / total)
-            chains = [pool.submit(_compiled, here, bench) for bench in batch]
+            chains = [pool.submit(_compiled, here, bench, i) for i, bench in enumerate(batch)]
         for i, (bench, chain) in enumerate(zip(batch, chains, strict=True)):
             if time.monotonic() > deadline:
                 return [b.name for b in (*batch[i:], *left)]
@@ -78,18 +82,19 @@ def _total(column: Array) -> float:
     return float(np.asarray(column).sum())
 
 
-def _compiled(here: Here, bench: Bench) -> Chain:
+def _compiled(here: Here, bench: Bench, number: int) -> Chain:
+    """On one of the devices, in turn: while one tunes a kernel, the others may tune others."""
+    place = Place(here.devices[number % len(here.devices)], bench.mesh, _PAUSE if here.real else 0)
     cache = read_chip(here.machine.sources.chip)["l2_bytes"].value
-    with jax.default_device(here.devices[0]):
-        return chained(bench, roughly(here.machine, bench.asks), cache, OPTIONS if here.real else COMPILE_TO_RUN_ONCE)
+    expected = roughly(here.machine, bench.asks)
+    return chained(bench, place, expected, cache, OPTIONS if here.real else COMPILE_TO_RUN_ONCE)
 
 
 def _timed(bench: Bench, compiled: Future[Chain]) -> dict[str, Any]:
     """The row of a bench; without seconds, but with the reason, where it does not run here."""
     try:
         chain = compiled.result()
-        arguments = chain.draw(jax.random.key(0, impl="rbg"))
-        seconds = median_seconds(lambda: chain.run(*arguments)) / chain.turns
+        seconds = chain.seconds()
     except Exception as error:  # whatever a compiler or an allocation raises: the other rows are worth having
         return {"name": bench.name, FAILED: (str(error).splitlines() or [type(error).__name__])[0]}
     row = row_of(bench.name, bench.asks, seconds)

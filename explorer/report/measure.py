@@ -11,9 +11,9 @@ from hw.units import format_rate
 def draw(document: Document) -> RenderableType:
     """What a `measure/1` document says beside its rows."""
     parts = [Text(head(document), style="dim")]
-    if document["copy_bytes_per_s"] is not None:
-        copied = format_rate(document["copy_bytes_per_s"])
-        parts.append(Text(f"copy bandwidth: {copied} read plus written", style="bold"))
+    if copies := document["copy_bytes_per_s"]:
+        rates = ", ".join(f"{form} {format_rate(rate)}" for form, rate in copies.items())
+        parts.append(Text(f"copies, read plus written: {rates}", style="bold"))
     return Group(*parts, curves_table(document))
 
 

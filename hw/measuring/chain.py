@@ -1,6 +1,8 @@
 """A bench as one program of several turns, each of which waits for the one before: how an op runs inside a step.
 
-A launch from Python takes many times what a small kernel takes, and a step is one program; so is a chain.
+The host takes longer to launch a small kernel than the device to run it. In a step the device is behind, at work on
+some large kernel, and what a small one costs is its time there; so a chain begins with a pause, a large pass over
+memory whose own time is taken off again.
 """
 
 import math
@@ -9,49 +11,93 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hw.measuring.bench import Bench, Turn, size_of
+from hw.measuring.bench import Bench, Turn, normal, size_of
+from hw.measuring.clock import median_seconds
 
-_LONG: Final = 6e-4  # seconds on the device beside which the launch of a program is short
-_MOST_TURNS: Final = 64
+_LONG: Final = 1.5e-4  # seconds of all turns together beside which the pause's own unsteadiness is small
+_MOST_TURNS: Final = 24
 _LEAST_TURNS: Final = 2
 _ROOM: Final = 8 << 30  # bytes of arguments, and of results, that a chain may hold
+_ROW: Final = 1024
+_KEY: Final = "rbg"  # the generator that compiles fastest
+
+Body = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where chains run: a device, or the ranks of a mesh, with a pause of `pause_bytes` through memory before each."""
+
+    device: Any
+    mesh: Mesh | None
+    pause_bytes: int
+
+    def on_ranks(self, body: Callable[..., Any]) -> Any:
+        """A function of what one rank holds, compiled for all of them; each argument has a leading axis of ranks."""
+        if self.mesh is None:
+            return jax.jit(body)
+        spec = PartitionSpec(self.mesh.axis_names)
+
+        def by_rank(*given: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf[None], body(*jax.tree.map(lambda leaf: leaf[0], given)))
+
+        return jax.jit(jax.shard_map(by_rank, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False))
+
+    def drawn(self, draw: Callable[[jax.Array], Any]) -> Any:
+        """A function that draws arrays from a key, by every rank for itself."""
+        if self.mesh is None:
+            return jax.jit(draw)
+        names, spec = self.mesh.axis_names, PartitionSpec(self.mesh.axis_names)
+
+        def by_rank(key: jax.Array) -> Any:
+            return jax.tree.map(lambda leaf: leaf[None], draw(jax.random.fold_in(key, lax.axis_index(names))))
+
+        mapped = jax.shard_map(by_rank, mesh=self.mesh, in_specs=PartitionSpec(), out_specs=spec, check_vma=False)
+        return jax.jit(mapped, out_shardings=NamedSharding(self.mesh, spec))
+
+    def pause(self, key: jax.Array) -> jax.Array:
+        """What a pause reads."""
+        return normal(key, (max(self.pause_bytes // (4 * _ROW), 1), _ROW))
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A compiled program of `turns` turns, and one that draws its arguments. `form`: which of the bench's it is, if
-    there are several, and `errors` why those before it do not run here, a line each."""
+    """Compiled programs: one draws arguments, one runs a pause and `turns` turns, one a pause alone. `form`: which of
+    the bench's it is, if there are several, and `errors` why those before it do not run here, a line each."""
 
     turns: int
     form: str | None
     errors: tuple[str, ...]
     draw: Callable[[jax.Array], Any]
     run: Callable[..., Any]
+    rest: Callable[..., Any]
+
+    def seconds(self) -> float:
+        """Median seconds of a turn."""
+        paused, held, owns = self.draw(jax.random.key(0, impl=_KEY))
+        whole = median_seconds(lambda: self.run(paused, held, owns))
+        return max(whole - median_seconds(lambda: self.rest(paused)), 0.0) / self.turns
 
 
 def turns_of(expected: float, result_bytes: int) -> int:
-    """Turns of which one is expected to take so many seconds and leaves so many bytes: a power of two.
-
-    Enough to hide the launch of the program, as few as the memory has room for.
-    """
-    wanted = 1 << math.ceil(math.log2(max(_LONG / expected, 1.0)))
+    """Turns of which one is expected to take so many seconds and leaves so many bytes: as few as tell its time."""
     room = max(_ROOM // max(result_bytes, 1), 1)
-    return max(_LEAST_TURNS, min(wanted, _MOST_TURNS, 1 << room.bit_length() - 1))
+    return max(_LEAST_TURNS, min(math.ceil(_LONG / expected), _MOST_TURNS, room))
 
 
-def own_sets(bench: Bench, turns: int, cache_bytes: float) -> int:
+def own_sets(own_bytes: int, turns: int, cache_bytes: float) -> int:
     """Of how many turns the own arguments differ: as many as leave none of them in a cache of so many bytes."""
-    own = bench.own_bytes
-    if not own:
+    if not own_bytes:
         return 1
-    uncached = math.ceil(4.0 * cache_bytes / own)
-    return max(1, min(turns, max(uncached, 2), _ROOM // own))
+    uncached = math.ceil(4.0 * cache_bytes / own_bytes)
+    return max(1, min(turns, max(uncached, 2), _ROOM // own_bytes))
 
 
-def chained(bench: Bench, expected: float, cache_bytes: float, options: Mapping[str, Any]) -> Chain:
+def chained(bench: Bench, place: Place, expected: float, cache_bytes: float, options: Mapping[str, Any]) -> Chain:
     """The bench compiled; `expected` seconds of a turn, `cache_bytes` of the device, `options` of XLA's compiler.
 
     May be called from several threads at once: the compiler lets go of Python's lock. Raises what the last form raises
@@ -60,7 +106,8 @@ def chained(bench: Bench, expected: float, cache_bytes: float, options: Mapping[
     errors: list[str] = []
     for form, turn in bench.forms:
         try:
-            return _chain(bench, turn, form, errors, expected, cache_bytes, options)
+            with jax.default_device(place.device):
+                return _chain(bench, turn, form, errors, place, expected, cache_bytes, options)
         except Exception as error:  # whatever a compiler raises: the next form is tried, and the reason kept
             if form == bench.forms[-1][0]:
                 raise
@@ -73,62 +120,59 @@ def _chain(
     turn: Turn,
     form: str | None,
     errors: Sequence[str],
+    place: Place,
     expected: float,
     cache_bytes: float,
     options: Mapping[str, Any],
 ) -> Chain:
-    key = jax.eval_shape(lambda: jax.random.key(0, impl="rbg"))
+    key = jax.eval_shape(lambda: jax.random.key(0, impl=_KEY))
     turn = jax.jit(turn)  # like turns are traced once
-    left = jax.eval_shape(_turned(bench, turn, 1), *jax.eval_shape(_drawn(bench, 1), key))
-    turns = turns_of(expected, size_of(left) // (bench.mesh.size if bench.mesh else 1))
-    draw = _drawn(bench, own_sets(bench, turns, cache_bytes))
+    one = place.on_ranks(lambda held, owns: turn(held, owns[0]))
+    ranks = 1 if place.mesh is None else place.mesh.size
+    left = size_of(jax.eval_shape(one, *jax.eval_shape(_drawn(bench, place, 1), key)[1:])) // ranks
+    turns = turns_of(expected, left)
+    draw = _drawn(bench, place, own_sets(bench.own_bytes, turns, cache_bytes))
     drawing = draw.lower(key).compile()
     arguments = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         jax.eval_shape(draw, key), drawing.output_shardings,
     )  # fmt: skip
-    compiled = _turned(bench, turn, turns).lower(*arguments).compile(compiler_options=dict(options))
-    return Chain(turns, form, tuple(errors), drawing, compiled)
+    run = place.on_ranks(lambda paused, held, owns: _turns(bench, turn, turns, paused, held, owns))
+    rest = place.on_ranks(lambda paused: _values([_paused(paused)]))
+    compiled = [
+        program.lower(*given).compile(compiler_options=dict(options))
+        for program, given in ((run, arguments), (rest, arguments[:1]))
+    ]
+    return Chain(turns, form, tuple(errors), drawing, *compiled)
 
 
-def _drawn(bench: Bench, sets: int) -> Any:
-    """(held, own of each set), drawn by every rank for itself."""
+def _drawn(bench: Bench, place: Place, sets: int) -> Any:
+    """What a pause reads, held, and own of each set."""
 
     def draw(key: jax.Array) -> Any:
-        first, *others = jax.random.split(key, 1 + sets)
-        return bench.held(first), tuple(bench.own(other) for other in others)
+        first, second, *others = jax.random.split(key, 2 + sets)
+        return place.pause(first), bench.held(second), tuple(bench.own(other) for other in others)
 
-    if bench.mesh is None:
-        return jax.jit(draw)
-    mesh = bench.mesh
-
-    def by_rank(key: jax.Array) -> Any:
-        mine = jax.random.fold_in(key, lax.axis_index(mesh.axis_names))
-        return jax.tree.map(lambda leaf: leaf[None], draw(mine))
-
-    spec = PartitionSpec(mesh.axis_names)
-    mapped = jax.shard_map(by_rank, mesh=mesh, in_specs=PartitionSpec(), out_specs=spec, check_vma=False)
-    return jax.jit(mapped, out_shardings=NamedSharding(mesh, spec))
+    return place.drawn(draw)
 
 
-def _turned(bench: Bench, turn: Turn, turns: int) -> Any:
-    """All turns in a row, and what each left; of carried results the last."""
+def _turns(bench: Bench, turn: Turn, turns: int, paused: Any, held: Any, owns: tuple[Any, ...]) -> jax.Array:
+    """All turns in a row, behind a pause."""
+    before, held, own = lax.optimization_barrier((_paused(paused), held, owns[0]))
+    left = []
+    for i in range(turns):
+        out = turn(held, own)
+        # nothing of a turn may begin before the one before it has ended, nor be shared with it
+        held = out if bench.carried else held
+        held, own, out = lax.optimization_barrier((held, owns[(i + 1) % len(owns)], out))
+        left = [out] if bench.carried else [*left, out]
+    return _values([before, *left])
 
-    def run(held: Any, owns: tuple[Any, ...]) -> list[Any]:
-        left, own = [], owns[0]
-        for i in range(turns):
-            out = turn(held, own)
-            # nothing of a turn may begin before the one before it has ended, nor be shared with it
-            held, own, out = lax.optimization_barrier((held, owns[(i + 1) % len(owns)], out))
-            held, left = (out, [out]) if bench.carried else (held, [*left, out])
-        return left
 
-    if bench.mesh is None:
-        return jax.jit(run)
-    spec = PartitionSpec(bench.mesh.axis_names)
+def _paused(paused: jax.Array) -> jax.Array:
+    return lax.optimization_barrier(-paused)
 
-    def by_rank(held: Any, owns: tuple[Any, ...]) -> list[Any]:
-        left = run(*jax.tree.map(lambda leaf: leaf[0], (held, owns)))
-        return jax.tree.map(lambda leaf: leaf[None], left)
 
-    return jax.jit(jax.shard_map(by_rank, mesh=bench.mesh, in_specs=spec, out_specs=spec, check_vma=False))
+def _values(results: list[Any]) -> jax.Array:
+    """One value of each, so that none can be left out: whole ones would be buffers to allocate at every launch."""
+    return jnp.stack([leaf.reshape(-1)[0].astype(jnp.float32) for leaf in jax.tree.leaves(results)])

@@ -1,4 +1,4 @@
-"""The residual stream around a layer part: a sum and a norm in one fusion, small to large."""
+"""The residual stream around a layer part: its sum and its norm, of values that were just written, small to large."""
 
 from typing import Final
 
@@ -23,16 +23,21 @@ def benches(small: bool = False) -> list[Bench]:
 
 
 def _bench(rows: int) -> Bench:
-    def held(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return normal(key, (rows, _HIDDEN)), jnp.ones((_HIDDEN,), jnp.bfloat16)
+    def held(key: jax.Array) -> tuple[jax.Array, ...]:
+        of_update, of_stream = jax.random.split(key)
+        return (
+            normal(of_update, (rows, _HIDDEN)),
+            normal(of_stream, (rows, _HIDDEN)),
+            jnp.ones((_HIDDEN,), jnp.bfloat16),
+        )
 
-    def turn(held: tuple[jax.Array, jax.Array], stream: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return add_norm(held[0], stream, held[1], _EPS)
+    def turn(held: tuple[jax.Array, ...], own: tuple[()]) -> tuple[jax.Array, jax.Array]:
+        update, stream, scale = held
+        return add_norm(update, stream, scale, _EPS)
 
     return Bench(
         name=f"sum and norm of {rows} x {_HIDDEN}",
         asks=asked([norm("norm", ROWS, _HIDDEN, 0)], {"rows": rows}),
         turn=turn,
         held=held,
-        own=lambda key: normal(key, (rows, _HIDDEN)),
     )
