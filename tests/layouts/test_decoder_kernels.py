@@ -73,3 +73,15 @@ def test_a_note_says_which_form_runs_and_why_no_faster_one():
         "attention runs in form triton; mosaic_gpu: 8.0: too old",
         "grouped gemm runs in form xla; triton: none",
     ]
+
+
+def test_prompts_of_any_length_go_through_the_kernel_too():
+    """Prefilled rows behind a request's last token see pages that hold nothing."""
+    model, _, tokens, expected = golden("gpt_oss")
+    session = session_of("gpt_oss", Layout(), kernels=PAGED, page=64)
+    requests, known = [session.admit() for _ in tokens], expected.shape[1]
+    ends = [tokens.shape[1] - 4, tokens.shape[1] - known + 2]
+    found = session.prefill({r: line[:end].tolist() for r, line, end in zip(requests, tokens, ends, strict=True)})
+    for request, logits, end in zip(requests, expected, ends, strict=True):
+        scored = found[request].logits[0]
+        assert error(scored, logits[end - 1 - tokens.shape[1]]) < BOUND
