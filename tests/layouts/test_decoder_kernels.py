@@ -77,7 +77,7 @@ def test_a_note_says_which_form_runs_and_why_no_faster_one():
 
 def test_prompts_of_any_length_go_through_the_kernel_too():
     """Prefilled rows behind a request's last token see pages that hold nothing."""
-    model, _, tokens, expected = golden("gpt_oss")
+    _, _, tokens, expected = golden("gpt_oss")
     session = session_of("gpt_oss", Layout(), kernels=PAGED, page=64)
     requests, known = [session.admit() for _ in tokens], expected.shape[1]
     ends = [tokens.shape[1] - 4, tokens.shape[1] - known + 2]
