@@ -21,6 +21,7 @@ from hw.compat import COMPILE_TO_RUN_ONCE
 from layouts.decoder.choices import kernels_of
 from layouts.decoder.drawn import drawn
 from layouts.decoder.loading import loaded
+from layouts.decoder.options import compiler_options
 from layouts.decoder.program import Program
 from layouts.generation import Capacity, Session, Text, generate
 from layouts.kernels import Kernels
@@ -147,7 +148,8 @@ def _session(request: RunRequest, layout: Layout, devices: Sequence[Any]) -> tup
     if layout != request.layout:
         groups = request.layout.replicas * request.layout.attn_dp
         capacity = Capacity(request.requests * groups, request.context)
-    options = COMPILE_TO_RUN_ONCE if devices[0].platform == "cpu" else {}
+    platform = devices[0].platform
+    options = COMPILE_TO_RUN_ONCE if platform == "cpu" else compiler_options(platform)
     room = capacity.room(layout.dcp)
     dtype = jnp.dtype(request.dtype)
     kernels = kernels_of(request.model, layout, devices, dtype)

@@ -1,6 +1,6 @@
 """A model under a layout as compiled programs over a device mesh: one for each pipeline stage."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Int
 from layouts.decoder import storage, weights
 from layouts.decoder.cache import Room, cache_shapes, cache_specs
 from layouts.decoder.modules import Carried
+from layouts.decoder.options import Options
 from layouts.decoder.processes import gathered, span_processes
 from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
 from layouts.decoder.step import Phase, Step, step_specs
@@ -47,7 +48,7 @@ class StageProgram:
     interleave: int
     mesh: Mesh | AbstractMesh
     stored: bool = False
-    options: Mapping[str, bool | int] = field(default_factory=lambda: MappingProxyType({}))
+    options: Options = field(default_factory=lambda: MappingProxyType({}))
     kernels: Kernels = ALL_PLAIN
 
     @cached_property
@@ -143,10 +144,15 @@ class StageProgram:
         )
 
     def compiled(self, phase: Phase) -> Callable[..., Stepped]:
-        """The same, compiled; caches are updated in place."""
+        """The same, compiled; caches are updated in place. Parameters may be a list of their leaves: Flax's tree is taken
+        apart in Python, which in a small step is most of the host's time."""
         if phase not in self._compiled:
-            options = dict(self.options)
-            self._compiled[phase] = jax.jit(self.body(phase), donate_argnums=2, compiler_options=options)
+            body, structure = self.body(phase), jax.tree.structure(self.module(self.held_specs())[1])
+
+            def run(held: Any, entering: Any, caches: tuple[Any, ...], step: Step) -> Stepped:
+                return body(jax.tree.unflatten(structure, jax.tree.leaves(held)), entering, caches, step)
+
+            self._compiled[phase] = jax.jit(run, donate_argnums=2, compiler_options=dict(self.options))
         return self._compiled[phase]
 
     @cached_property
@@ -193,7 +199,7 @@ class Program:
         devices: Sequence[Any] | None,
         interleave: int = 1,
         stored: bool = False,
-        options: Mapping[str, bool | int] = MappingProxyType({}),
+        options: Options = MappingProxyType({}),
         kernels: Kernels = ALL_PLAIN,
     ) -> "Program":
         """That of a valid layout over these devices, or without any (None): to trace. LayoutError if too few.

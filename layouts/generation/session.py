@@ -78,7 +78,7 @@ class Session:
         if program.stages[0].room != capacity.room(layout.dcp):
             raise SessionError(f"the program has another room than {capacity}: make both of one Capacity")
         require_runs(capacity.page, program.stages[0].kernels.attention.form)
-        self.program, self.held, self.capacity = program, held, capacity
+        self.program, self.held, self.capacity = program, [jax.tree.leaves(each) for each in held], capacity
         self.pools = [capacity.pool(layout.dcp, interleaved_pages) for _ in range(layout.replicas * layout.attn_dp)]
         self._shape = (layout.replicas, layout.attn_dp)
         self._caches = program.empty_caches(dtype)
