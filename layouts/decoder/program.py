@@ -144,8 +144,8 @@ class StageProgram:
         )
 
     def compiled(self, phase: Phase) -> Callable[..., Stepped]:
-        """The same, compiled; caches are updated in place. Parameters may be a list of their leaves: Flax's tree is taken
-        apart in Python, which in a small step is most of the host's time."""
+        """The same, compiled; caches are updated in place. Parameters may be a list of their leaves: Flax's tree takes
+        Python to take apart, in a small step most of the host's time."""
         if phase not in self._compiled:
             body, structure = self.body(phase), jax.tree.structure(self.module(self.held_specs())[1])
 
