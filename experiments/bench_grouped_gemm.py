@@ -69,8 +69,8 @@ TIMED_FP8: Final = (
 )
 MOST_XLA: Final = 2**42  # FLOPs of XLA's form
 # columns and inputs of a dense product, and its rows
-DENSE: Final = ((24576, 1536), (7168, 16384), (12288, 7168), (36864, 7168))
-ROWS: Final = (1, 16, 64, 128, 640)
+DENSE: Final = ((7168, 16384), (12288, 7168), (36864, 7168))
+ROWS: Final = (1, 16, 128, 640)
 
 
 def problem(layer: Layer, tokens: int, form: str, *, holes: bool) -> tuple[jax.Array, jax.Array, Experts]:
@@ -95,8 +95,10 @@ def drawn(key: jax.Array, shape: tuple[int, ...], form: str) -> Any:
     return quantise(weight, FORMATS[form]) if FORMATS[form].scale else weight
 
 
-def chosen_form(x: jax.Array, local: jax.Array, experts: Experts) -> Choice:
-    """The first form that compiles for a problem."""
+@functools.cache
+def chosen_form(layer: Layer, weights: str) -> Choice:
+    """The first form that compiles for a layer, as for 64 tokens."""
+    x, local, experts = jax.eval_shape(functools.partial(problem, layer, 64, weights, holes=False))
     return first_form("grouped GEMM", TRIED, lambda form: compile_form(form, x, local, experts, SwiGLU()))
 
 
@@ -116,7 +118,7 @@ def exact(x: jax.Array, local: jax.Array, experts: Experts) -> np.ndarray:
 def checked(layer: Layer, tokens: int, weights: str) -> dict[str, Any]:
     """Relative error of the outputs of the choices that are here."""
     x, local, experts = problem(layer, tokens, weights, holes=True)
-    wanted, choice = exact(x, local, experts), chosen_form(x, local, experts)
+    wanted, choice = exact(x, local, experts), chosen_form(layer, weights)
     run = jax.jit(functools.partial(grouped, activation=SwiGLU(), with_bias=jnp.bool_(True), form=choice.form))
     found = np.asarray(run(x, local, experts).astype(jnp.float32), np.float64)[np.asarray(local) != NOWHERE]
     return {
@@ -138,8 +140,8 @@ def layer_of(form: str, mean: float) -> Callable[..., jax.Array]:
 def timed(layer: Layer, tokens: int, weights: str) -> dict[str, Any]:
     """Seconds of a call, of the chosen form and, where it is not too much, of XLA's, and what they come to."""
     x, local, experts = problem(layer, tokens, weights, holes=False)
-    choice, mean = chosen_form(x, local, experts), tokens * layer.topk / layer.experts
     each = jax.random.uniform(jax.random.key(1), local.shape)
+    choice, mean = chosen_form(layer, weights), tokens * layer.topk / layer.experts
     run = layer_of(choice.form, mean)
     seconds = median(lambda: run(x, local, each, experts))
     number = np.asarray(local)[np.asarray(local) != NOWHERE]
@@ -187,7 +189,7 @@ def _dense_kernel(x: jax.Array, weight: Stored) -> jax.Array:
     order = order_by_expert(jnp.zeros(len(x), jnp.int32), 1)
     return product(
         factor.operand(x.dtype).of(x), factor, order=order, room=len(x), ends=Ends(), finish=lambda sums: sums,
-        result=Operand(x.dtype), tile=tile_of("single", len(x)), multiprocessors=device.core_count,
+        result=Operand(x.dtype), tile=tile_of(factor.kind, len(x)), multiprocessors=device.core_count,
     )  # fmt: skip
 
 

@@ -87,12 +87,12 @@ def _with_kernel(
     second = factor_of(experts.w2, bias, x.dtype)
     inner = run(
         first.operand(x.dtype).of(x), first, ends=Ends(source=topk), finish=activated,
-        result=second.operand(x.dtype), tile=tile_of("gated", mean),
+        result=second.operand(x.dtype), tile=tile_of(first.kind, mean),
     )  # fmt: skip
     alone = topk == 1  # a row's only choice: its result goes where it came from
     out = run(
         inner, second, ends=Ends(back=alone), finish=lambda sums: sums,
-        result=Operand(x.dtype), tile=tile_of("single", mean),
+        result=Operand(x.dtype), tile=tile_of(second.kind, mean),
     )  # fmt: skip
     if not alone:
         out = out[jnp.where(local == NOWHERE, 0, order.row.reshape(local.shape))]

@@ -123,7 +123,7 @@ def test_a_tile_is_cut_down_to_what_divides_and_no_further():
 
 
 def test_more_rows_an_expert_never_get_a_smaller_tile():
-    for kind in ("gated", "single"):
+    for kind in ("gated", "single", "gated_fp8", "single_fp8"):
         rows = [tile_of(kind, mean).rows for mean in (0.1, 1, 4, 16, 64, 256, 1024, 1e6)]
         assert rows == sorted(rows)
 

@@ -27,6 +27,11 @@ class Factor:
     smaller: float = 1.0
 
     @property
+    def kind(self) -> str:
+        """Of product, as `tiles.toml` names it."""
+        return f"{'gated' if self.values.shape[1] > 1 else 'single'}{'' if self.scale is None else '_fp8'}"
+
+    @property
     def whole(self) -> tuple[int, int]:
         """Columns and inputs whose divisors have one scale."""
         columns, inputs = self.values.shape[2:]
