@@ -75,6 +75,12 @@ def _written(x: jax.Array, onto: jax.Array, slices: Slices) -> jax.Array:
     return jnp.where(((nth >= 0) & (nth < slices.sizes[0]))[:, None], sent, onto)
 
 
+def shifted(x: jax.Array, axes: AxisNames, by: int) -> jax.Array:
+    """The array of the rank `by` places behind this one, around the group."""
+    ranks = axis_size(axes)
+    return lax.ppermute(x, axes, [((rank + by) % ranks, rank) for rank in range(ranks)]) if by % ranks else x
+
+
 def axis_index(axes: AxisNames) -> jax.Array:
     """This rank's number in its group (int32)."""
     return lax.axis_index(axes) if axes else jnp.int32(0)

@@ -30,6 +30,7 @@ class Kernels(NamedTuple):
     attention: Choice = Choice(PLAIN)
     state: Choice = Choice(PLAIN)
     grouped_gemm: Choice = Choice(PLAIN)
+    weight_gather: Choice = Choice(PLAIN)
 
     @property
     def interpreted(self) -> bool:

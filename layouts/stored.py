@@ -88,8 +88,8 @@ class Stored(eqx.Module):
 
     def astype(self, dtype: jax.typing.DTypeLike) -> Float[Array, "..."]:
         """The values, float32 arithmetic rounded to the dtype."""
-        codec = _CODECS[self.name]
-        values = codec.decode(four_bits.unpack(self.payload) if codec.packed else self.payload)
+        codec, payload = _CODECS[self.name], self.payload.astype(self.payload.dtype)  # one that came in blocks, joined
+        values = codec.decode(four_bits.unpack(payload) if codec.packed else payload)
         scale = self.scale.astype(jnp.float32)
         scale = scale if self.matrix is None else scale * self.matrix
         return (values * _spread(scale, self.block, self.shape)).astype(dtype)

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import layouts.mla.attend as latents
 import layouts.moe.grouped as experts
 import layouts.paged.attend as pairs
+from layouts.decoder.processes import span_processes
 from layouts.dense.activation import SwiGLU
 from layouts.gqa import GQA
 from layouts.gqa.sharded import entry_of, own_kv_heads
-from layouts.kernels import ALL_PLAIN, Choice, Kernels, first_form
+from layouts.kernels import ALL_PLAIN, PLAIN, Choice, Kernels, first_form
 from layouts.layout import Layout
 from layouts.mla import MLA
 from layouts.models.layer import Attention
@@ -21,6 +22,7 @@ from layouts.models.model import Model
 from layouts.moe import MoE
 from layouts.moe.reference import Experts
 from layouts.paged import RUN, Pages
+from layouts.weight_gather.sharded import COPIES
 
 _REQUESTS: Final = 16
 _RUNS: Final = 8
@@ -34,8 +36,17 @@ def kernels_of(model: Model, layout: Layout, devices: Sequence[Any] | None, dtyp
         return ALL_PLAIN
     with jax.default_device(devices[0]):
         return ALL_PLAIN._replace(
-            attention=attention_form(model, layout, dtype), grouped_gemm=experts_form(model, layout, dtype)
+            attention=attention_form(model, layout, dtype),
+            grouped_gemm=experts_form(model, layout, dtype),
+            weight_gather=gather_form(layout, devices),
         )
+
+
+def gather_form(layout: Layout, devices: Sequence[Any]) -> Choice:
+    """Copies where one process has the cards of every weight-shard group: XLA makes them by copy engines."""
+    if layout.weight_shard > 1 and span_processes(devices[: layout.gpus]):
+        return Choice(PLAIN, (f"{COPIES}: ranks of several processes do not copy from each other",))
+    return Choice(COPIES)
 
 
 def attention_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) -> Choice:

@@ -23,7 +23,7 @@ from layouts.decoder.step import Phase, Step, step_specs
 from layouts.kda import KDA
 from layouts.kda import sharded as kda
 from layouts.kda.verify import Ring
-from layouts.kernels import ALL_PLAIN, Kernels
+from layouts.kernels import ALL_PLAIN, PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
 from layouts.mla import MLA
@@ -140,8 +140,14 @@ class StageProgram:
             mesh=self.mesh,
             in_specs=(specs, self.entering_specs(), self.cache_specs(), step_specs(self.axes, self.interleave)),
             out_specs=Stepped(leaving, self.cache_specs(), self.ring_specs(phase)),
-            check_vma=not self.kernels.interpreted,  # the interpreter's own constants are the same on every rank
+            check_vma=self._typed,
         )
+
+    @property
+    def _typed(self) -> bool:
+        """Whether JAX can follow what is the same on which ranks: it takes the interpreter's own constants to be the
+        same on every one, and blocks copied from rank to rank to differ although together they do not."""
+        return not self.kernels.interpreted and self.kernels.weight_gather.form == PLAIN
 
     def compiled(self, phase: Phase) -> Callable[..., Stepped]:
         """The same, compiled; caches are updated in place. Parameters may be a list of their leaves: Flax's tree takes

@@ -85,6 +85,7 @@ class Stage(nnx.Module):
 
     def __init__(self, model: Model, forms: Forms, part: Part, kernels: Kernels, held: Mapping[str, Any]):
         self.part, self.forms, self.vocab, self.tied = part, forms, model.vocab, model.tied
+        self.gather = kernels.weight_gather.form
         layers = zip(part.layers, held["layers"], strict=True)
         self.layers = nnx.List([_decoder_layer(model, forms, part, kernels, i, tree) for i, tree in layers])
         self.along = tuple(
@@ -132,7 +133,7 @@ class Stage(nnx.Module):
         if i >= len(split) or all(axis == staging.WHOLE for axis in self.along[i]):
             return None
         with jax.named_scope(SCOPE):
-            return staging.arriving(split[i][1], self.along[i], axes, carried)
+            return staging.arriving(split[i][1], self.along[i], axes, carried, self.gather)
 
     def _rotation(self, step: Step) -> Rotation | None:
         rotary = self.forms.rotary

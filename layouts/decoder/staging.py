@@ -3,9 +3,9 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
+from layouts.kernels import PLAIN
 from layouts.mesh import Axes
 from layouts.weight_gather.sharded import Weights, gather
 
@@ -13,15 +13,15 @@ WHOLE = -1  # in place of an axis: a weight that is not kept in parts
 Along = tuple[int, ...]  # for each leaf of a layer's weights the axis that it is kept in parts along
 
 
-def arriving(weights: Any, along: Along, axes: Axes, carried: Any) -> Weights:
-    """The staging buffer of a layer: the weights that are kept in parts, whole, with the axis that is cut in front.
+def arriving(weights: Any, along: Along, axes: Axes, carried: Any, form: str = PLAIN) -> Weights:
+    """The staging buffer of a layer: the weights that are kept in parts, whole.
 
     It does not begin to arrive before what is `carried` to the layer that hides it is there: nothing else would keep a
     scheduler from gathering every layer at first, with all buffers alive and no compute left to hide them.
     """
-    leaves = zip(jax.tree.leaves(weights), along, strict=True)
-    parts = [jnp.moveaxis(leaf, axis, 0) for leaf, axis in leaves if axis != WHOLE]
-    return gather(lax.optimization_barrier((parts, carried))[0], axes)
+    kept = [(leaf, axis) for leaf, axis in zip(jax.tree.leaves(weights), along, strict=True) if axis != WHOLE]
+    parts, _ = lax.optimization_barrier(([leaf for leaf, _ in kept], carried))
+    return gather(parts, [axis for _, axis in kept], axes, form)
 
 
 def staged(weights: Any, along: Along, buffer: Weights) -> Any:
@@ -29,9 +29,5 @@ def staged(weights: Any, along: Along, buffer: Weights) -> Any:
     leaves, structure = jax.tree.flatten(weights)
     whole = iter(buffer)
     return jax.tree.unflatten(
-        structure,
-        [
-            leaf if axis == WHOLE else jnp.moveaxis(next(whole), 0, axis)
-            for leaf, axis in zip(leaves, along, strict=True)
-        ],
+        structure, [leaf if axis == WHOLE else next(whole) for leaf, axis in zip(leaves, along, strict=True)]
     )

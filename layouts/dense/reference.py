@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from layouts.dense.activation import Activation
-from layouts.linear import linear
+from layouts.linear import contract, linear
 
 
 class GatedMLP(NamedTuple):
@@ -18,7 +17,5 @@ class GatedMLP(NamedTuple):
 
 def gated_mlp(x: Float[Array, "rows hidden"], weights: GatedMLP, activation: Activation) -> Float[Array, "rows hidden"]:
     """down(activation(gate(x), up(x))). On part of the width it gives a part of the sum."""
-    projected = jnp.einsum(
-        "rh,gwh->rgw", x, weights.gate_up.astype(x.dtype), preferred_element_type=jnp.float32
-    ).astype(x.dtype)
+    projected = contract("rh,gwh->rgw", x, weights.gate_up)
     return linear(activation(projected[:, 0], projected[:, 1]), weights.down)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from hw.errors import MeshwrightError
+from layouts.linear import contract
 
 # A state is a long sum: a GPU's default, which rounds float32 operands to ten bits, would show in the text.
 precise = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
@@ -114,8 +115,7 @@ def prepare(
 
 def project(equation: str, x: Array, weight: Array) -> Array:
     """A linear map, summed in float32 and rounded to the activations' dtype."""
-    out = jnp.einsum(equation, x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
-    return out.astype(x.dtype)
+    return contract(equation, x, weight)
 
 
 def short_convolution(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from layouts.cache.attend import attend_whole
 from layouts.combine.partial import attend
-from layouts.linear import linear
+from layouts.linear import contract, linear
 from layouts.mla.shape import MLA
 from layouts.residual.reference import rms_norm
 from layouts.rotary import Rotation, rotate
@@ -105,9 +105,6 @@ def attend_latents(
     return attend(query, keys, keys[..., : mla.kv_lora], seen, scale)
 
 
-def by_head(
-    x: Float[Array, "rows heads inp"], weight: Float[Array, "heads out inp"]
-) -> Float[Array, "rows heads out"]:
+def by_head(x: Float[Array, "rows heads inp"], weight: Float[Array, "heads out inp"]) -> Float[Array, "rows heads out"]:
     """One product a head, summed in float32, in the dtype of x."""
-    product = jnp.einsum("rhi,hoi->rho", x, weight.astype(x.dtype), preferred_element_type=jnp.float32)
-    return product.astype(x.dtype)
+    return contract("rhi,hoi->rho", x, weight)
