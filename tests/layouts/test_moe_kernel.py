@@ -64,6 +64,18 @@ def test_any_number_of_choices_is_ordered(choices):
     assert order.choice[: len(expected)].tolist() == expected
 
 
+def test_very_many_choices_are_sorted():
+    """More than all programs may look at; the same order by either way."""
+    local = np.random.default_rng(1).integers(-1, 200, 2**18).astype(np.int32)
+    order = once(functools.partial(order_by_expert, held=200))(local)  # without a kernel: nothing to interpret
+    expert = np.where(local < 0, 200, local)
+    sizes = np.bincount(expert, minlength=201)[:-1]
+    expected = np.argsort(expert, kind="stable")[: sizes.sum()]
+    assert (np.asarray(order.starts) == np.cumsum([0, *sizes])).all()
+    assert (np.asarray(order.choice)[: len(expected)] == expected).all()
+    assert (np.asarray(order.row)[expected] == np.arange(len(expected))).all()
+
+
 @functools.partial(once, static_argnums=4)
 def _product(x, weights, bias, local, back):
     run = functools.partial(

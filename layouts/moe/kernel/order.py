@@ -1,4 +1,5 @@
-"""Choices of experts in the order of the experts: a counting sort, one program an expert."""
+"""Choices of experts in the order of the experts: a counting sort, one program an expert, or where they are very many
+XLA's sort."""
 
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from jaxtyping import Array, Int
 
 _FEWEST: Final = 16  # choices that a program looks at at once
 _MOST: Final = 4096
+_WHOLE: Final = 1 << 25  # choices that all programs look at, above which a sort is faster
 
 
 class Order(NamedTuple):
@@ -33,6 +35,20 @@ def order_by_expert(local: Int[Array, " choices"], held: int, *, interpret: bool
     Every program reads all choices, twice: for the few of a decode step, held in the cache, that is one short kernel.
     `interpret`: as JAX operations, on any device.
     """
+    if len(local) * held > _WHOLE:
+        return _sorted(local, held)
+    return _counted(local.astype(jnp.int32), held, interpret)
+
+
+def _sorted(local: Array, held: int) -> Order:
+    expert = jnp.where(local < 0, held, local)
+    choice = jnp.argsort(expert, stable=True).astype(jnp.int32)
+    sizes = (expert[:, None] == jnp.arange(held, dtype=expert.dtype)[None, :]).sum(axis=0, dtype=jnp.int32)
+    row = jnp.zeros_like(choice).at[choice].set(jnp.arange(len(choice), dtype=jnp.int32))
+    return Order(choice, row, jnp.pad(jnp.cumsum(sizes, dtype=jnp.int32), (1, 0)))
+
+
+def _counted(local: Array, held: int, interpret: bool) -> Order:
     choices = len(local)
     block = min(max(_FEWEST, 1 << (choices - 1).bit_length()), _MOST)
     described = partial(jax.ShapeDtypeStruct, dtype=jnp.int32, manual_axis_type=jax.typeof(local).manual_axis_type)
@@ -46,7 +62,7 @@ def order_by_expert(local: Int[Array, " choices"], held: int, *, interpret: bool
         interpret=interpret,
         name="order_by_expert",
     )
-    return Order(*launch(local.astype(jnp.int32)))
+    return Order(*launch(local))
 
 
 def _body(local: Any, choice_ref: Any, row_ref: Any, starts_ref: Any, *, held: int, block: int) -> None:
