@@ -130,6 +130,8 @@ def gemm(
         shape=shape if shape is not None else {"steps": tensor.inp * ONE / (cut if tensor.cut_input else ONE)},
         problem=None if family else _product(tensor, stored.name),
         program_flops=None if program_rows is None else program_rows * (2 * tensor.parameters) / cut,
+        # a weight that has come in blocks is multiplied block by block
+        program_shape={} if tensor.shard is None else {LAUNCHES: tensor.shard},
     )
 
 

@@ -22,7 +22,6 @@ from layouts.quantities import Traits
 AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
     CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
     CollectiveKind.COMBINE: CollectiveKind.ALL_TO_ALL,
-    CollectiveKind.COPY_GATHER: CollectiveKind.ALL_GATHER,
 }
 
 

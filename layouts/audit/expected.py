@@ -22,6 +22,8 @@ from layouts.stages import stage_bounds
 from layouts.traits import traits_of
 
 Values = Mapping[str, Fraction]
+# A gather of weights is traced in its plain form; on GPUs copy engines make it in the program, too.
+_AS_TRACED = {**AS_PROGRAM, CollectiveKind.COPY_GATHER: CollectiveKind.ALL_GATHER}
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def _idle(op: Op, values: Values) -> bool:
 def _line(block: str, op: Op, times: int, values: Values) -> Line:
     if op.collective is None:
         return Line(block, op.name, times, flops=op.audited_flops.evaluate(values))
-    kind, payload = AS_PROGRAM.get(op.collective, op.collective), op.audited_payload.evaluate(values)
+    kind, payload = _AS_TRACED.get(op.collective, op.collective), op.audited_payload.evaluate(values)
     return Line(block, op.name, times, kind=kind, payload=payload, size=int(op.size.evaluate(values)))
 
 
