@@ -144,10 +144,11 @@ def first_process() -> bool:
 
 def _session(request: RunRequest, layout: Layout, devices: Sequence[Any]) -> tuple[Session, str]:
     """A session with the model's weights: of its folder where there are any, else pseudo-random ones."""
-    capacity = Capacity(request.requests, request.context)
+    verify = max(request.width, request.tokens - 1)  # the text is scored in one step
+    capacity = Capacity(request.requests, request.context, verify=verify)
     if layout != request.layout:
         groups = request.layout.replicas * request.layout.attn_dp
-        capacity = Capacity(request.requests * groups, request.context)
+        capacity = Capacity(request.requests * groups, request.context, verify=verify)
     platform = devices[0].platform
     options = COMPILE_TO_RUN_ONCE if platform == "cpu" else compiler_options(platform)
     room = capacity.room(layout.dcp)

@@ -27,7 +27,7 @@ def traced(model: Model, forms: Forms, layout: Layout, batch: int, verify: int, 
     """FLOPs and exchanges of one rank in a step of a replica: `batch` requests in each attention group, each with a
     table of `context` tokens, verify `verify` rows. Stages follow each other, as in the cost model."""
     pages = batch * -(-context // (_PAGE * layout.dcp)) + 1
-    program = Program.of(model, forms, layout, Room((pages + 1) * _PAGE, batch + 1), None, stored=True)
+    program = Program.of(model, forms, layout, Room((pages + 1) * _PAGE, batch + 1, verify), None, stored=True)
     groups = layout.replicas * layout.attn_dp
     step = step_shapes(layout, batch, verify, context)
     counted, entering = [], step.tokens
@@ -55,6 +55,7 @@ def step_shapes(layout: Layout, batch: int, verify: int, context: int) -> Step:
         whole(requests),
         whole(requests),
         whole(requests, dtype=bool),
+        whole(requests),
     )
 
 
@@ -66,7 +67,7 @@ def _handed_on(carried: Any, groups: int, layout: Layout) -> Counts:
 
 
 def _caches(stage: StageProgram) -> tuple[Any, ...]:
-    """Caches as shapes: KV in its format, states and windows in theirs."""
+    """Caches as shapes: KV in its format, states in theirs, their rings in float32 whatever engines keep."""
     precision = stage.model.precision
     kv, state = _CACHED[precision["kv"].name], _CACHED[precision["state"].name]
 
@@ -74,8 +75,8 @@ def _caches(stage: StageProgram) -> tuple[Any, ...]:
         recurrent = isinstance(stage.model.layers[layer].attention, KDA)
 
         def leaf(path: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-            wide = recurrent and path[0].name == "recurrent"
-            return jax.ShapeDtypeStruct(shape, state if wide else _ACTIVATIONS if recurrent else kv)
+            kept = {"recurrent": state, "writes": jnp.float32}.get(path[0].name, _ACTIVATIONS) if recurrent else kv
+            return jax.ShapeDtypeStruct(shape, kept)
 
         return jax.tree_util.tree_map_with_path(leaf, shapes, is_leaf=weights.is_shape)
 

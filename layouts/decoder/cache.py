@@ -27,10 +27,12 @@ class Sparse(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """Rows of one rank's KV pool, and state slots of one attention group, the sinks included."""
+    """Rows of one rank's KV pool, and state slots of one attention group, the sinks included; each slot has a ring for
+    the `verify` tokens that a step scores at most."""
 
     pool_rows: int
     slots: int
+    verify: int = 1
 
 
 def cache_shapes(attention: Attention, layout: Layout, room: Room) -> Any:
@@ -47,7 +49,7 @@ def cache_shapes(attention: Attention, layout: Layout, room: Room) -> Any:
         case GQA():
             return (rows, gqa.own_kv_heads(attention, layout.attn_tp), 2 * attention.head_dim)
         case KDA():
-            return kda.state_shapes(attention, groups * room.slots)
+            return kda.slot_shapes(attention, groups * room.slots, room.verify)
 
 
 def cache_specs(attention: Attention, axes: Axes) -> Any:
@@ -60,4 +62,4 @@ def cache_specs(attention: Attention, axes: Axes) -> Any:
         case GQA():
             return axes.spec("pools", None, None)
         case KDA():
-            return kda.state_specs(axes)
+            return kda.slot_specs(axes)

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeGuard
 import jax
 import jax.numpy as jnp
 
+import layouts.kda.verify as states
 import layouts.mla.attend as latents
 import layouts.moe.grouped as experts
 import layouts.paged.attend as pairs
@@ -14,6 +15,10 @@ from layouts.decoder.processes import span_processes
 from layouts.dense.activation import SwiGLU
 from layouts.gqa import GQA
 from layouts.gqa.sharded import entry_of, own_kv_heads
+from layouts.kda import KDA
+from layouts.kda.chunked import Writes
+from layouts.kda.reference import Tokens
+from layouts.kda.slots import Standing
 from layouts.kernels import ALL_PLAIN, PLAIN, Choice, Kernels, first_form
 from layouts.layout import Layout
 from layouts.mla import MLA
@@ -27,6 +32,7 @@ from layouts.weight_gather.sharded import COPIES
 _REQUESTS: Final = 16
 _RUNS: Final = 8
 _ROWS: Final = (16, 2048)  # tokens of the experts, of a decode step and of a prefill
+_VERIFIED: Final = (1, 8)  # tokens of a request that linear attention scores
 _WIDTHS: Final = (1, 64)  # rows of a request: of a decode step, and as many as fill the largest block
 
 
@@ -37,6 +43,7 @@ def kernels_of(model: Model, layout: Layout, devices: Sequence[Any] | None, dtyp
     with jax.default_device(devices[0]):
         return ALL_PLAIN._replace(
             attention=attention_form(model, layout, dtype),
+            state=state_form(model, layout),
             grouped_gemm=experts_form(model, layout, dtype),
             weight_gather=gather_form(layout, devices),
         )
@@ -63,6 +70,36 @@ def attention_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) ->
                 jax.jit(run).lower(*shapes).compile()
 
     return first_form("attention", forms, compiled)
+
+
+def state_form(model: Model, layout: Layout) -> Choice:
+    """The first form that compiles for every linear attention of the model, one token and several, on the default
+    device."""
+    linear = {layer.attention for layer in model.layers if isinstance(layer.attention, KDA)}
+    if not linear:
+        return ALL_PLAIN.state
+
+    def compiled(form: str) -> None:
+        for kda in linear:
+            for count in _VERIFIED:
+                jax.jit(states.FORMS[form]).lower(*_verified(kda, layout, count)).compile()
+
+    return first_form("linear attention", states.TRIED, compiled)
+
+
+def _verified(kda: KDA, layout: Layout, count: int) -> tuple[Tokens, Any, Writes, Standing]:
+    """Tokens of requests and the slots of a rank."""
+    described: Any = jax.ShapeDtypeStruct
+    heads, dim = kda.heads // layout.attn_tp, kda.head_dim
+    vectors = described((_REQUESTS, count, heads, dim), jnp.float32)
+    kept = described((_REQUESTS + 1, count, heads, dim), jnp.float32)
+    each = described((_REQUESTS,), jnp.int32)
+    return (
+        Tokens(vectors, vectors, vectors, vectors, described((_REQUESTS, count, heads), jnp.float32)),
+        described((_REQUESTS + 1, heads, dim, dim), jnp.float32),
+        Writes(kept, kept, kept),
+        Standing(each, each, described((_REQUESTS,), jnp.bool_)),
+    )
 
 
 def experts_form(model: Model, layout: Layout, dtype: jax.typing.DTypeLike) -> Choice:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 import layouts.dense.sharded as dense
 import layouts.dsa.sharded as dsa
 import layouts.gqa.sharded as gqa
-import layouts.kda.sharded as kda
+import layouts.kda.verify as kda
 import layouts.mla.sharded as mla
 import layouts.moe.sharded as moe
 from layouts.collectives import psum
@@ -22,8 +22,7 @@ from layouts.decoder.cache import INDEX_DESIGN, Sparse
 from layouts.decoder.step import Phase, Step
 from layouts.gqa import GQA
 from layouts.kda import KDA
-from layouts.kda.reference import State
-from layouts.kda.verify import Ring
+from layouts.kda.slots import Slots
 from layouts.kernels import Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
@@ -58,13 +57,11 @@ class Carried(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What attention leaves: a part of a sum over attn_tp, its cache, the index's choice, and in a verify step of
-    linear attention what to commit from."""
+    """What attention leaves: a part of a sum over attn_tp, its cache, and the index's choice."""
 
     partial: Rows
     cache: Any
     chosen: Int[Array, "requests verify count"] | None
-    ring: Ring | None = None
 
 
 class SparseAttention(nnx.Module):
@@ -129,7 +126,7 @@ class CachedAttention(nnx.Module):
 
 
 class DeltaAttention(nnx.Module):
-    """KDA over state slots. Verified tokens stay in a ring until it is known how many of them were accepted."""
+    """KDA over state slots. Verified tokens stay in a ring until the next step says how many of them were accepted."""
 
     def __init__(self, forms: Forms, kernels: Kernels, weights: Any):
         assert forms.kda is not None
@@ -137,16 +134,16 @@ class DeltaAttention(nnx.Module):
         self.weights = parameters(weights)
 
     def __call__(
-        self, hidden: Rows, cache: State, step: Step, rotation: Rotation | None, phase: Phase, chosen: Array | None
+        self, hidden: Rows, cache: Slots, step: Step, rotation: Rotation | None, phase: Phase, chosen: Array | None
     ) -> Attended:
-        """This rank's heads of all rows of the group; a verify step leaves the states as they are."""
+        """This rank's heads of all rows of the group."""
         rows = hidden.reshape(-1, step.width, hidden.shape[-1])
-        weights, ring = values(self.weights), None
+        weights = values(self.weights)
         if phase == "verify":
-            partial, ring = kda.verify(rows, cache, step.slots, weights, self.form)
+            partial, cache = kda.verify(rows, cache, step.standing, weights, self.form, self.kernel)
         else:
-            partial, cache = kda.prefill(rows, cache, step.slots, step.begins, step.new, weights, self.form)
-        return Attended(partial.reshape(hidden.shape), cache, chosen, ring)
+            partial, cache = kda.prefill(rows, cache, step.standing, step.new, weights, self.form)
+        return Attended(partial.reshape(hidden.shape), cache, chosen)
 
 
 class DenseMLP(nnx.Module):
@@ -199,15 +196,15 @@ class DecoderLayer(nnx.Module):
 
     def __call__(
         self, carried: Carried, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
-    ) -> tuple[Carried, Any, Ring | None]:
-        """What the next layer is given, the layer's cache, and the ring of linear attention in a verify step."""
+    ) -> tuple[Carried, Any]:
+        """What the next layer is given, and the layer's cache."""
         stream, rows = carried.stream, len(step.tokens)  # the stream is padded to equal parts of the attention group
         normed = self._read(ATTENTION, self.input_norm, stream)[:rows]
         attended = self.attention(normed, cache, step, rotation, phase, carried.chosen)
         partial = jnp.pad(attended.partial, ((0, len(stream.sum) - rows), (0, 0)))
         stream = open_block(stream) if self.opens else stream
         read = functools.partial(self._read, FFN, self.post_attention_norm)
-        return Carried(self.ffn(partial, stream, read, step), attended.chosen), attended.cache, attended.ring
+        return Carried(self.ffn(partial, stream, read, step), attended.chosen), attended.cache
 
     def _read(self, name: str, norm: nnx.Param, stream: Stream) -> Rows:
         return read_normed(stream, values(self.residual), name, norm.get_value(), self.eps)

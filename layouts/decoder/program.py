@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, ArrayLike, Int
 
 from layouts.decoder import storage, weights
 from layouts.decoder.cache import Room, cache_shapes, cache_specs
@@ -20,9 +19,6 @@ from layouts.decoder.options import Options
 from layouts.decoder.processes import gathered, span_processes
 from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
 from layouts.decoder.step import Phase, Step, step_specs
-from layouts.kda import KDA
-from layouts.kda import sharded as kda
-from layouts.kda.verify import Ring
 from layouts.kernels import ALL_PLAIN, PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
@@ -30,6 +26,8 @@ from layouts.mla import MLA
 from layouts.models.forms import Forms
 from layouts.models.model import Model
 from layouts.residual.attention_residual import Stream
+
+_WIDE: Final = frozenset({"recurrent", "writes"})  # what linear attention keeps in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,20 +96,14 @@ class StageProgram:
         return tuple(cache_specs(self.model.layers[i].attention, self.axes) for i in self.part.layers)
 
     def described_caches(self, dtype: jax.typing.DTypeLike) -> tuple[Any, ...]:
-        """Shapes, dtypes and shardings of its caches: `dtype`, but float32 for recurrent states."""
+        """Shapes, dtypes and shardings of its caches: `dtype`, but float32 for recurrent states and their rings."""
 
         def described(path: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
-            wide = any(getattr(key, "name", "") == "recurrent" for key in path)
+            wide = any(getattr(key, "name", "") in _WIDE for key in path)
             return jax.ShapeDtypeStruct(shape, jnp.float32 if wide else dtype, sharding=self.sharding(spec))
 
         leaf = weights.is_shape
         return jax.tree_util.tree_map_with_path(described, self.cache_shapes(), self.cache_specs(), is_leaf=leaf)
-
-    def ring_specs(self, phase: Phase) -> tuple[Any, ...]:
-        """How the rings of its layers are cut; None where a layer has none."""
-        attentions = [self.model.layers[i].attention for i in self.part.layers]
-        wanted = [isinstance(a, KDA) and phase == "verify" for a in attentions]
-        return tuple(kda.ring_specs(self.axes) if w else None for w in wanted)
 
     def entering_specs(self) -> Any:
         """How tokens, or what the stage before left, are cut."""
@@ -139,7 +131,7 @@ class StageProgram:
             run,
             mesh=self.mesh,
             in_specs=(specs, self.entering_specs(), self.cache_specs(), step_specs(self.axes, self.interleave)),
-            out_specs=Stepped(leaving, self.cache_specs(), self.ring_specs(phase)),
+            out_specs=Stepped(leaving, self.cache_specs()),
             check_vma=self._typed,
         )
 
@@ -172,22 +164,6 @@ class StageProgram:
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.mesh, spec)  # pyright: ignore[reportArgumentType]
-
-    def commit(self, caches: tuple[Any, ...], rings: tuple[Ring | None, ...], slots: Any, accepted: Any) -> Any:
-        """Caches with the accepted tokens of every ring in the states."""
-        each = self.axes.spec("requests")
-        return self._commit(caches, rings, self.place(slots, each), self.place(accepted, each))
-
-    @cached_property
-    def _commit(self) -> Callable[..., Any]:
-        def run(caches: Any, rings: Any, slots: Array, accepted: Array) -> Any:
-            pairs = zip(caches, rings, strict=True)
-            return tuple(c if ring is None else kda.commit(c, slots, ring, accepted) for c, ring in pairs)
-
-        each = self.axes.spec("requests")
-        specs = (self.cache_specs(), self.ring_specs("verify"), each, each)
-        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=specs, out_specs=self.cache_specs())
-        return jax.jit(mapped, donate_argnums=0, compiler_options=dict(self.options))
 
 
 @dataclass(frozen=True)
@@ -238,32 +214,18 @@ class Program:
 
     def step(
         self, held: Sequence[Any], caches: Sequence[Any], step: Step, phase: Phase
-    ) -> tuple[Output, tuple[Any, ...], tuple[Any, ...]]:
-        """One step through all stages: the output, caches, rings. The caches given are used up."""
+    ) -> tuple[Output, tuple[Any, ...]]:
+        """One step through all stages: the output, and caches. The caches given are used up."""
         entering: Any = step.tokens
-        after, rings = [], []
+        after = []
         for stage, parameters, cache in zip(self.stages, held, caches, strict=True):
             local = stage.place(step, step_specs(stage.axes, stage.interleave))
             if self.spread and not stage.part.first:
                 entering = jax.tree.map(gathered, entering)
             entering = stage.place(entering, stage.entering_specs())
-            entering, cache, ring = stage.compiled(phase)(parameters, entering, cache, local)
+            entering, cache = stage.compiled(phase)(parameters, entering, cache, local)
             after.append(cache)
-            rings.append(ring)
-        return entering, tuple(after), tuple(rings)
-
-    def commit(
-        self,
-        caches: Sequence[Any],
-        rings: Sequence[Any],
-        slots: Int[ArrayLike, " requests"],
-        accepted: Int[ArrayLike, " requests"],
-    ) -> tuple[Any, ...]:
-        """Caches with the accepted tokens of a verify step in the states of linear attention."""
-        return tuple(
-            stage.commit(cache, ring, slots, accepted) if any(r is not None for r in ring) else cache
-            for stage, cache, ring in zip(self.stages, caches, rings, strict=True)
-        )
+        return entering, tuple(after)
 
 
 def _devices_by_stage(layout: Layout, devices: Sequence[Any] | None) -> list[list[Any] | None]:

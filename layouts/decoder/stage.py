@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int
 from layouts.decoder import staging, weights
 from layouts.decoder.modules import Carried, DecoderLayer, padded_rows, parameters, read_normed, values
 from layouts.decoder.step import Phase, Step
-from layouts.kda.verify import Ring
 from layouts.kernels import ALL_PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, axes_of
@@ -39,11 +38,10 @@ class Output(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """What a stage leaves: what the next one is given or the output, caches, and rings of linear attention."""
+    """What a stage leaves: what the next one is given or the output, and caches."""
 
     leaving: Any
     caches: tuple[Any, ...]
-    rings: tuple[Ring | None, ...]
 
 
 class Part(NamedTuple):
@@ -103,9 +101,9 @@ class Stage(nnx.Module):
         """`entering`: tokens of an attention group in the first stage, what the stage before left in any other."""
         axes = axes_of(self.part.layout)
         carried = Carried(Stream(self._embedded(entering, axes))) if self.part.first else entering
-        carried, caches, rings = self._through_layers(carried, caches, step, phase, axes)
+        carried, caches = self._through_layers(carried, caches, step, phase, axes)
         leaving = self._output(carried.stream, step, phase, axes) if self.part.last else carried
-        return Stepped(leaving, caches, rings)
+        return Stepped(leaving, caches)
 
     def _embedded(self, tokens: Int[Array, " rows"], axes: Axes) -> Float[Array, "padded hidden"]:
         with jax.named_scope("embed"):
@@ -114,19 +112,18 @@ class Stage(nnx.Module):
 
     def _through_layers(
         self, carried: Carried, caches: tuple[Any, ...], step: Step, phase: Phase, axes: Axes
-    ) -> tuple[Carried, tuple[Any, ...], tuple[Ring | None, ...]]:
+    ) -> tuple[Carried, tuple[Any, ...]]:
         split = [nnx.split(layer) for layer in self.layers]
         rotation = self._rotation(step)
         buffer = self._arriving(split, 0, carried, axes)
-        after, rings = [], []
+        after = []
         for i, (graph, held) in enumerate(split):
             if buffer is not None:
                 held = staging.staged(held, self.along[i], buffer)
             buffer = self._arriving(split, i + 1, carried, axes)
-            carried, cache, ring = _layer(graph, held, carried, caches[i], step, rotation, phase)
+            carried, cache = _layer(graph, held, carried, caches[i], step, rotation, phase)
             after.append(cache)
-            rings.append(ring)
-        return carried, tuple(after), tuple(rings)
+        return carried, tuple(after)
 
     def _arriving(self, split: list[Any], i: int, carried: Carried, axes: Axes) -> Weights | None:
         """The staging buffer of a layer, if it is kept by rows. `carried`: to the layer that hides its arrival."""
@@ -156,7 +153,7 @@ class Stage(nnx.Module):
 @partial(jax.jit, static_argnums=(0, 6))
 def _layer(
     graph: Any, held: Any, carried: Carried, cache: Any, step: Step, rotation: Rotation | None, phase: Phase
-) -> tuple[Carried, Any, Ring | None]:
+) -> tuple[Carried, Any]:
     """One layer; like layers share its trace."""
     return nnx.merge(graph, held)(carried, cache, step, rotation, phase)
 

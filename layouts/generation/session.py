@@ -32,12 +32,14 @@ from layouts.paged import RUN
 @dataclass(frozen=True)
 class Capacity:
     """What every attention group has room for: `requests` at once of up to `context` tokens each, in `pages` pages of
-    `page` rows a rank (by default as many as all of them can fill). Kernels take pages of a multiple of 64 rows."""
+    `page` rows a rank (by default as many as all of them can fill). Kernels take pages of a multiple of 64 rows.
+    `verify`: tokens of a request that a step verifies at most; linear attention keeps that many beside each state."""
 
     requests: int
     context: int
     page: int = RUN
     pages: int | None = None
+    verify: int = 8
 
     def pool(self, ranks: int, interleaved_pages: bool = False) -> KVPool:
         """A group's pool when DCP cuts it over `ranks`."""
@@ -47,7 +49,7 @@ class Capacity:
 
     def room(self, ranks: int) -> Room:
         """What the program must hold of it."""
-        return Room(self.pool(ranks).rows_a_rank, self.requests + 1)
+        return Room(self.pool(ranks).rows_a_rank, self.requests + 1, self.verify)
 
 
 class Request(NamedTuple):
@@ -83,12 +85,10 @@ class Session:
         self._shape = (layout.replicas, layout.attn_dp)
         self._caches = program.empty_caches(dtype)
         self.vocab = program.stages[0].model.vocab
-        self._rings: tuple[Any, ...] = ()
-        self._places: dict[Request, int] = {}
         self._verifying: dict[Request, int] = {}
         self._width = 0
         self._fresh: set[Request] = set()
-        self._used: set[Request] = set()  # lines whose states are no longer the zeros that they were made of
+        self._pending: dict[Request, int] = {}  # accepted tokens that linear attention has beside its state
 
     def admit(self, group: int | None = None) -> Request:
         """A new request, in the group with the fewest unless one is named; PoolError where there is no line."""
@@ -104,6 +104,7 @@ class Session:
         self.pools[request.group].release(request.line)
         self._fresh.discard(request)
         self._verifying.pop(request, None)
+        self._pending.pop(request, None)
 
     def length(self, request: Request) -> int:
         """Tokens that are cached of it."""
@@ -127,8 +128,8 @@ class Session:
         self._require_settled()
         width = require_rows(rows, self.vocab)
         require_equal(rows, width)
+        require_whole("rows to verify of each request", width, 1, self.capacity.verify)
         before = self._extended(rows)
-        self._begin(rows)
         scored = self._step(rows, before, width, "verify")
         self._verifying, self._width = before, width
         return scored
@@ -136,13 +137,10 @@ class Session:
     def accept(self, accepted: Mapping[Request, int]) -> None:
         """Keep the first tokens of each request that was verified, as many as said (none if left out)."""
         require_accepted(accepted, self._verifying, self._width)
-        slots, kept = self._whole(np.int32), self._whole(np.int32)
         for request, before in self._verifying.items():
-            at = self._places[request]
-            slots[at], kept[at] = request.line + 1, accepted.get(request, 0)
-            self.pools[request.group].truncate(request.line, before + accepted.get(request, 0))
-        self._caches = self.program.commit(self._caches, self._rings, slots, kept)
-        self._rings, self._verifying = (), {}
+            self._pending[request] = accepted.get(request, 0)
+            self.pools[request.group].truncate(request.line, before + self._pending[request])
+        self._verifying = {}
 
     def timed(self, width: int, repeats: int) -> list[float]:
         """Seconds of each of several verify steps of as many requests as there is room for, their tables full and their
@@ -150,15 +148,16 @@ class Session:
 
         Contents of the caches are lost. PoolError where requests are still here, or where the pages are too few.
         """
-        require_whole("width", width, 1, self.capacity.context)
+        require_whole("width", width, 1, min(self.capacity.context, self.capacity.verify))
         requests: list[Request] = []
         try:
             for line in range(len(self.pools) * self.capacity.requests):
                 requests.append(self.admit(line // self.capacity.requests))
             self._extended(dict.fromkeys(requests, range(self.capacity.context)))
+            self._fresh -= set(requests)  # states are read, and advanced over all tokens of the step before
+            self._pending |= dict.fromkeys(requests, width)
             return self._seconds(requests, width, repeats)
         finally:
-            self._used |= set(requests)
             for request in requests:
                 self.release(request)
 
@@ -169,7 +168,7 @@ class Session:
         seconds = []
         for _ in range(repeats + 1):  # the first one may compile
             start = time.perf_counter()
-            output, self._caches, _ = self.program.step(self.held, self._caches, step, "verify")
+            output, self._caches = self.program.step(self.held, self._caches, step, "verify")
             jax.block_until_ready(output)
             if self.program.spread:  # the last stage may be another process's
                 gathered(output.tokens)
@@ -181,12 +180,6 @@ class Session:
             raise SessionError(
                 f"{len(self._verifying)} requests have verified tokens: accept some or none of them first"
             )
-
-    def _begin(self, rows: Mapping[Request, Sequence[int]]) -> None:
-        """States of zeros for requests whose first step verifies: an empty prefill begins anew what others left."""
-        stale = {request: () for request in rows if request in self._fresh & self._used}
-        if stale:
-            self._step(stale, dict.fromkeys(stale, 0), 1, "prefill")
 
     def _running(self, group: int) -> int:
         return self.capacity.requests - self.pools[group].idle_lines
@@ -212,21 +205,22 @@ class Session:
     def _step(
         self, rows: Mapping[Request, Sequence[int]], before: Mapping[Request, int], width: int, phase: Phase
     ) -> dict[Request, Scored]:
-        step, self._places = self._arrays(rows, before, width)
-        output, self._caches, self._rings = self.program.step(self.held, self._caches, step, phase)
+        step, places = self._arrays(rows, before, width)
+        output, self._caches = self.program.step(self.held, self._caches, step, phase)
         self._fresh -= set(rows)
-        self._used |= set(rows)
+        for request in rows:
+            self._pending.pop(request, None)
         best, logits = (gathered(x) if self.program.spread else np.asarray(x) for x in output)
         each = width if phase == "verify" else 1
         best, logits = best.reshape(-1, each), logits.reshape(-1, each, logits.shape[-1])
-        return {request: Scored(best[at], logits[at]) for request, at in self._places.items()}
+        return {request: Scored(best[at], logits[at]) for request, at in places.items()}
 
     def _arrays(
         self, rows: Mapping[Request, Sequence[int]], before: Mapping[Request, int], width: int
     ) -> tuple[Step, dict[Request, int]]:
         """What the program is given, and where in it each request stands: in the first rows of its group."""
         tokens, slots = self._whole(np.int32, width), self._whole(np.int32, self.capacity.context)
-        lengths, states, new = (self._whole(np.int32) for _ in range(3))
+        lengths, states, new, pending = (self._whole(np.int32) for _ in range(4))
         begins, counts = self._whole(np.bool_), np.zeros(len(self.pools), np.int32)
         places = {}
         for request in sorted(rows):
@@ -236,6 +230,7 @@ class Session:
             tokens[at, : len(rows[request])] = rows[request]
             slots[at], lengths[at], states[at] = pool.table[request.line], before[request], request.line + 1
             new[at], begins[at] = len(rows[request]), request in self._fresh
+            pending[at] = self._pending.get(request, 0)
         batch: Any = Batch(slots, lengths, self.pools[0].interleave)  # pyright: ignore[reportArgumentType]
         counted: Any = (counts * width).reshape(self._shape)
-        return Step(tokens.reshape(-1), batch, counted, states, new, begins), places  # pyright: ignore[reportArgumentType]
+        return Step(tokens.reshape(-1), batch, counted, states, new, begins, pending), places  # pyright: ignore[reportArgumentType]

@@ -22,11 +22,11 @@ BLOCK = 16  # pairs of tokens are decayed one by one inside a block only, where 
 
 
 class Writes(eqx.Module):
-    """What the tokens of a chunk add to a state, float32."""
+    """What tokens do to a state, float32: decay it (each key by a factor in [0, 1]), and add key times delta."""
 
     keys: Float[Array, "requests tokens heads dim"]
     deltas: Float[Array, "requests tokens heads dim"]
-    log_decay: Float[Array, "requests tokens heads dim"]
+    decay: Float[Array, "requests tokens heads dim"]
 
 
 def solve(
@@ -40,7 +40,8 @@ def solve(
     matrix = jnp.moveaxis(tokens.beta, 1, 2)[..., None] * among_keys
     wanted = tokens.beta[..., None] * (tokens.v - seen)
     deltas = precise("bnij,bjnv->binv", unit_lower_inverse(matrix), wanted)
-    return reads + precise("bnij,bjnv->binv", among_queries, deltas), Writes(tokens.k, deltas, tokens.log_decay)
+    writes = Writes(tokens.k, deltas, jnp.exp(tokens.log_decay))
+    return reads + precise("bnij,bjnv->binv", among_queries, deltas), writes
 
 
 def unit_lower_inverse(matrix: Float[Array, "*batch tokens tokens"]) -> Float[Array, "*batch tokens tokens"]:
@@ -110,10 +111,11 @@ def advance(
     """The state after the first `count` (0 to all) tokens of each request; with none it is the state given."""
     happened = jnp.arange(writes.keys.shape[1], dtype=count.dtype)[None, :] < count[:, None]
     happened = happened[:, :, None, None]
-    steps = jnp.where(happened, writes.log_decay, 0.0)
-    keys = jnp.where(happened, writes.keys * jnp.exp(later(steps, axis=1)), 0.0)
-    decayed = recurrent * jnp.exp(steps.sum(axis=1))[..., None]
-    return decayed + precise("btnk,btnv->bnkv", keys, writes.deltas)
+    decay = jnp.where(happened, writes.decay, 1.0)
+    from_each = jax.lax.cumprod(decay, axis=1, reverse=True)
+    behind = jnp.roll(from_each, -1, axis=1).at[:, -1].set(1.0)
+    keys = jnp.where(happened, writes.keys * behind, 0.0)
+    return recurrent * from_each[:, 0, ..., None] + precise("btnk,btnv->bnkv", keys, writes.deltas)
 
 
 def chunks(

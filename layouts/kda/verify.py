@@ -1,34 +1,73 @@
-"""Verification of drafted tokens: outputs of all of them from one pass over the state, which stays where it was.
+"""Steps of requests whose states live in slots: verification of drafted tokens (one is plain decode), and prefill.
 
-How many tokens are accepted is known only after sampling. The ring keeps what each token would write (key, delta and
-decay: ReplaySSM) and the inputs of the convolution, so that any accepted prefix can be committed, and the rest undone,
-without running the layer again.
+`FORMS` are the ways to take a verification: a kernel that passes over each state once, its operations one by one for
+tests, and what XLA makes of matrix products.
 """
 
-import equinox as eqx
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import jax
 from jaxtyping import Array, Float, Int
 
-from layouts.kda.chunked import Writes, advance, solve
-from layouts.kda.reference import Form, State, Weights, finish, prepare, window_after
+from layouts.kda import chunked
+from layouts.kda.chunked import Writes, solve
+from layouts.kda.kernel import Result, advance_and_solve
+from layouts.kda.reference import Form, State, Tokens, Weights, finish, prepare
+from layouts.kda.slots import Slots, Standing, advanced, states_at, windows_at
+from layouts.kernels import INTERPRETED, PLAIN
 
-
-class Ring(eqx.Module):
-    """Verified tokens not yet committed: their writes, and the window of the convolution with their inputs behind."""
-
-    writes: Writes
-    inputs: Float[Array, "requests inputs 3 heads dim"]
+TRIED: Final = ("triton", PLAIN)
 
 
 def verify(
-    x: Float[Array, "requests verify hidden"], state: State, weights: Weights, form: Form
-) -> tuple[Float[Array, "requests verify hidden"], Ring]:
-    """Rows of `verify` tokens that follow `state`, and the ring to commit from. One token is plain decode."""
-    tokens, inputs = prepare(x, state.window, weights, form)
-    output, writes = solve(tokens, state.recurrent, block=x.shape[1])
-    return finish(output, x, weights, form), Ring(writes, inputs)
+    x: Float[Array, "requests verify hidden"],
+    held: Slots,
+    standing: Standing,
+    weights: Weights,
+    form: Form,
+    kernel: str,
+) -> tuple[Float[Array, "requests verify hidden"], Slots]:
+    """Partial rows of `verify` tokens that follow the accepted ones, and the slots with accepted tokens in the states
+    and these in the rings. `kernel` is one of `FORMS`."""
+    tokens, inputs = prepare(x, windows_at(held, standing), weights, form)
+    output, recurrent, writes = FORMS[kernel](tokens, held.recurrent, held.writes, standing)
+    kept = held.inputs.at[standing.slots, : inputs.shape[1]].set(inputs)
+    return finish(output, x, weights, form), Slots(recurrent, writes, kept)
 
 
-def commit(state: State, ring: Ring, accepted: Int[Array, " requests"]) -> State:
-    """The state after the first `accepted` (0 to all) tokens of the ring that was verified from `state`."""
-    recurrent = advance(state.recurrent, ring.writes, accepted)
-    return State(recurrent, window_after(ring.inputs, accepted, state.window.shape[1]))
+def prefill(
+    x: Float[Array, "requests tokens hidden"],
+    held: Slots,
+    standing: Standing,
+    lengths: Int[Array, " requests"],
+    weights: Weights,
+    form: Form,
+) -> tuple[Float[Array, "requests tokens hidden"], Slots]:
+    """Partial rows of the next `lengths` tokens of each prompt, and the slots with them in the states: nothing is
+    pending behind them."""
+    rows, after = chunked.prefill(x, states_at(held, standing), lengths, weights, form)
+    return rows, _with_states(held, standing, after)
+
+
+def _with_states(held: Slots, standing: Standing, states: State) -> Slots:
+    recurrent = held.recurrent.at[standing.slots].set(states.recurrent.astype(held.recurrent.dtype))
+    return Slots(recurrent, held.writes, held.inputs.at[standing.slots, : held.taps].set(states.window))
+
+
+def _by_products(
+    tokens: Tokens, recurrent: Float[Array, "slots heads dim dim"], writes: Writes, standing: Standing
+) -> Result:
+    count = tokens.k.shape[1]
+    before = advanced(recurrent, writes, standing)
+    output, new = solve(tokens, before, block=count)
+    kept = jax.tree.map(lambda ring, x: ring.at[standing.slots, :count].set(x), writes, new)
+    return output, recurrent.at[standing.slots].set(before.astype(recurrent.dtype)), kept
+
+
+FORMS: Final[Mapping[str, Callable[[Tokens, Any, Writes, Standing], Result]]] = {
+    "triton": advance_and_solve,
+    INTERPRETED: partial(advance_and_solve, interpret=True),
+    PLAIN: _by_products,
+}

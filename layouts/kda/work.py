@@ -74,11 +74,11 @@ def _prepared(kda: KDA) -> Op:
 
 
 def _solved(kda: KDA) -> Expr:
-    """Dots of `chunked.solve`, which stands in for the recurrence: for the rows of a request both products with the
-    state; decayed products of each pair of rows (the decays as dots of their own) and two products with them; and the
-    inverse of their triangle."""
+    """Dots of `chunked`, which stands in for the recurrence: the accepted rows brought into the state; for the new rows
+    of a request both products with it; decayed products of each pair of rows (the decays as dots of their own) and two
+    products with them; and the inverse of their triangle."""
     width, pairs = kda.head_dim, VERIFY * VERIFY
-    a_head = VERIFY * (4 * width * width) + pairs * (10 * width) + pairs * VERIFY * INVERSE_LEVELS * 4
+    a_head = VERIFY * (6 * width * width) + pairs * (10 * width) + pairs * VERIFY * INVERSE_LEVELS * 4
     return BATCH * kda.heads * a_head / ATTN_TP
 
 

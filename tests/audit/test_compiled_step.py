@@ -40,7 +40,7 @@ Messages = Mapping[Message, int]
 def stages(family: str, text: str) -> tuple[StageProgram, ...]:
     model, forms, _, _ = golden(family)
     layout = checked(parse(text, 16, model), Site(model, 16, 8, domain=16), text)
-    return Program.of(model, forms, layout, Room(REQUESTS * CONTEXT + 8, REQUESTS + 1), jax.devices()).stages
+    return Program.of(model, forms, layout, Room(REQUESTS * CONTEXT + 8, REQUESTS + 1, VERIFY), jax.devices()).stages
 
 
 def in_float32(shapes: Any) -> Any:

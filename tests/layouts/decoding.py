@@ -57,7 +57,7 @@ def session_of(
     page: int = 4,
 ) -> Session:
     """A session whose groups have room for `requests` each."""
-    capacity = Capacity(requests, context, page=page)
+    capacity = Capacity(requests, context, page=page, verify=context)
     program = program_of(family, layout, capacity, interleaved_pages, kernels)
     return Session(program, loaded(family, program), capacity, jnp.float32, interleaved_pages)
 

@@ -15,18 +15,22 @@ from hypothesis import strategies as st
 from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.errors import MeshwrightError
 from layouts.collectives import psum
+from layouts.decoder.weights import is_shape
 from layouts.kda import KDA, sharded
-from layouts.kda.chunked import chunks, prefill
+from layouts.kda.chunked import Writes, chunks, prefill
 from layouts.kda.reference import Form, State, Tokens, Weights, attention, empty_state, recurrence
-from layouts.kda.verify import commit, verify
+from layouts.kda.slots import Slots, Standing, states_at
+from layouts.kda.verify import prefill as prefill_slots
+from layouts.kda.verify import verify
+from layouts.kernels import INTERPRETED, PLAIN
 from layouts.layout import Layout
 from layouts.mesh import abstract_mesh_of, axes_of, mesh_of
 
 GOLDENS = np.load(pathlib.Path(__file__).parents[1] / "goldens" / "kda.npz")
 SOFTPLUS, BOUNDED = Form(), Form(gate_lower_bound=-5.0)
 jit = functools.partial(jax.jit, compiler_options=COMPILE_TO_RUN_ONCE)
-STEP, VERIFY = jit(attention, static_argnums=3), jit(verify, static_argnums=3)
-CHUNKS, COMMIT = jit(chunks, static_argnums=3), jit(commit)
+STEP, VERIFY = jit(attention, static_argnums=3), jit(verify, static_argnums=(4, 5))
+CHUNKS = jit(chunks, static_argnums=3)
 PROMPT = 70  # of make_kda.py: the tokens after it went in one by one
 
 
@@ -77,9 +81,26 @@ def test_the_layer_of_transformers(name: str, form: Form) -> None:
     same_state(state, arrays)
     every = jnp.full(x.shape[:1], PROMPT, jnp.int32)
     before, state = jit(prefill, static_argnums=4)(x[:, :PROMPT], start, every, weights, form)
-    after, ring = VERIFY(x[:, PROMPT:], state, weights, form)
+    held, standing = slots_of_states(state, x.shape[1] - PROMPT), everyone(x.shape[0], 0)
+    after, held = VERIFY(x[:, PROMPT:], held, standing, weights, form, PLAIN)
     assert error(jnp.concatenate([before, after], axis=1), arrays["rows"]) < 2e-5
-    same_state(COMMIT(state, ring, jnp.full(x.shape[:1], x.shape[1] - PROMPT, jnp.int32)), arrays)
+    same_state(states_at(held, everyone(x.shape[0], x.shape[1] - PROMPT)), arrays)
+
+
+def slots_of_states(state: State, ring: int) -> Slots:
+    """Slot i + 1 has the state of request i; rings hold what nothing may read."""
+    requests, heads, dim = state.recurrent.shape[:3]
+    strange = jnp.full((requests + 1, ring, heads, dim), 7.0)
+    recurrent = jnp.concatenate([jnp.full_like(state.recurrent[:1], 5.0), state.recurrent])
+    window = jnp.concatenate([jnp.full_like(state.window[:1], 5.0), state.window])
+    inputs = jnp.concatenate([window, jnp.full((requests + 1, ring, *window.shape[2:]), 7.0, window.dtype)], axis=1)
+    return Slots(recurrent, Writes(strange, strange, strange), inputs)
+
+
+def everyone(requests: int, pending: Any) -> Standing:
+    """Every request in its slot, none of them new."""
+    slots = jnp.arange(1, requests + 1, dtype=jnp.int32)
+    return Standing(slots, jnp.broadcast_to(jnp.asarray(pending, jnp.int32), (requests,)), jnp.zeros(requests, bool))
 
 
 def test_the_wrong_gate_is_seen() -> None:
@@ -175,26 +196,34 @@ def rows_of(seed: int, requests: int, count: int, hidden: int = 16) -> jax.Array
     seed=st.integers(0, 2**20),
     rounds=st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=1, max_size=4),
     form=st.sampled_from([SOFTPLUS, BOUNDED]),
+    kernel=st.sampled_from([PLAIN, INTERPRETED]),
 )
-def test_verify_and_commit_equal_the_recurrence(seed: int, rounds: list[list[int]], form: Form) -> None:
+def test_verified_tokens_equal_the_recurrence(seed: int, rounds: list[list[int]], form: Form, kernel: str) -> None:
     """Rounds of five drafted tokens of which some are accepted; rejected ones leave no trace, in S or the window."""
     weights = random_weights(seed, 2, full_rank=form is BOUNDED)
-    state = plain_state = empty_state(weights, 2, jnp.float32)
-    for number, accepted in enumerate(rounds):
+    plain_state = empty_state(weights, 2, jnp.float32)
+    held, accepted = slots_of_states(plain_state, 5), [0, 0]
+    for number, following in enumerate(rounds):
         x = rows_of(seed + number, 2, 5)
-        rows, ring = VERIFY(x, state, weights, form)
-        before, state = state, COMMIT(state, ring, jnp.array(accepted, jnp.int32))
+        before = held
+        rows, held = VERIFY(x, held, everyone(2, accepted), weights, form, kernel)
         expected, _ = STEP(x, plain_state, weights, form)
         assert error(rows, expected) < 2e-5
+        assert_states(held.recurrent[1:], plain_state.recurrent)
         if not any(accepted):
-            assert all(map(np.array_equal, jax.tree.leaves(state), jax.tree.leaves(before)))
+            assert np.array_equal(held.recurrent[1:], before.recurrent[1:])
+        accepted = following
         for request, count in enumerate(accepted):
             for i in range(count):
                 one = jax.tree.map(lambda held, r=request: held[r : r + 1], plain_state)
                 _, one = STEP(x[request : request + 1, i : i + 1], one, weights, form)
                 plain_state = jax.tree.map(lambda held, new, r=request: held.at[r].set(new[0]), plain_state, one)
-    for found, expected in zip(jax.tree.leaves(state), jax.tree.leaves(plain_state), strict=True):
-        assert np.abs(found - expected).max() <= 2e-5 * max(np.abs(expected).max(), 1e-30)
+    found = states_at(held, everyone(2, accepted))
+    jax.tree.map(assert_states, found, plain_state)
+
+
+def assert_states(found: jax.Array, expected: jax.Array) -> None:
+    assert np.abs(found - expected).max() <= 2e-5 * max(np.abs(expected).max(), 1e-30)
 
 
 GROUPS = 16  # each with its four slots and three rows; a rank of attn_dp has one group or several
@@ -202,25 +231,28 @@ SLOTS, PROMPT_ROWS, WIDTH = 4, 9, 5
 LENGTHS, ACCEPTED = (PROMPT_ROWS, 0, PROMPT_ROWS - 2), (WIDTH, 0, 2)
 
 
-def serve(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights, form: Form) -> Any:
-    """Prefill, a verified token and its commit, a verification and its commit, with the bodies of `sharded`."""
+def serve(
+    x: jax.Array, held: Slots, slots: jax.Array, counts: jax.Array, weights: Weights, form: Form, kernel: str
+) -> Any:
+    """A prompt, an accepted token, and a verification of which some are accepted, as a decoder takes them."""
     prompt, token, draft = jnp.split(x, [PROMPT_ROWS, PROMPT_ROWS + 1], axis=1)
-    first, pool = sharded.prefill(prompt, pool, slots, slots > 0, counts[:, 0], weights, form)
-    second, ring = sharded.verify(token, pool, slots, weights, form)
-    pool = sharded.commit(pool, slots, ring, jnp.ones_like(slots))
-    third, ring = sharded.verify(draft, pool, slots, weights, form)
-    return jnp.concatenate([first, second, third], axis=1), sharded.commit(pool, slots, ring, counts[:, 1]), ring
+    none, begins = jnp.zeros_like(slots), slots > 0
+    first, held = prefill_slots(prompt, held, Standing(slots, none + 3, begins), counts[:, 0], weights, form)
+    second, held = verify(token, held, Standing(slots, none, ~begins), weights, form, kernel)
+    third, held = verify(draft, held, Standing(slots, jnp.where(begins, 1, 0), ~begins), weights, form, kernel)
+    empty, held = prefill_slots(draft, held, Standing(slots, counts[:, 1], ~begins), none, weights, form)
+    return jnp.concatenate([first, second, third], axis=1), held, empty
 
 
-def on_mesh(layout: Layout, weights: Weights, form: Form, mesh: Any) -> Any:
+def on_mesh(layout: Layout, weights: Weights, form: Form, mesh: Any, kernel: str) -> Any:
     """`serve` under shard_map; partial rows are summed over attn_tp as a layer would."""
     axes = axes_of(layout)
 
-    def body(x: jax.Array, pool: State, slots: jax.Array, counts: jax.Array, weights: Weights) -> Any:
-        rows, pool, ring = serve(x, pool, slots, counts, weights, form)
-        return psum(rows, axes["attn_tp"]), pool, ring
+    def body(x: jax.Array, held: Slots, slots: jax.Array, counts: jax.Array, weights: Weights) -> Any:
+        rows, held, _ = serve(x, held, slots, counts, weights, form, kernel)
+        return psum(rows, axes["attn_tp"]), held
 
-    requests, states = axes.spec("attn_dp", None, None), sharded.state_specs(axes)
+    requests, states = axes.spec("attn_dp", None, None), sharded.slot_specs(axes)
     inputs = (
         requests,
         states,
@@ -228,16 +260,15 @@ def on_mesh(layout: Layout, weights: Weights, form: Form, mesh: Any) -> Any:
         axes.spec("attn_dp", None),
         sharded.weight_specs(shape_of(weights), axes),
     )
-    outputs = (requests, states, sharded.ring_specs(axes))
-    return jit(jax.shard_map(body, mesh=mesh, in_specs=inputs, out_specs=outputs))
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=inputs, out_specs=(requests, states), check_vma=kernel == PLAIN)
+    return jit(mapped)
 
 
-def problem(full_rank: bool) -> tuple[jax.Array, State, jax.Array, Weights]:
-    """Rows of every group, a pool full of what other requests left, counts, and weights of eight heads."""
+def problem(full_rank: bool) -> tuple[jax.Array, Slots, jax.Array, Weights]:
+    """Rows of every group, slots full of what other requests left, counts, and weights of eight heads."""
     weights = random_weights(7, 8, full_rank)
-    like = empty_state(weights, GROUPS * SLOTS, jnp.float32)
-    random = np.random.default_rng(9)
-    pool = jax.tree.map(lambda held: jnp.asarray(random.normal(size=held.shape), held.dtype), like)
+    shapes, random = sharded.slot_shapes(shape_of(weights), GROUPS * SLOTS, WIDTH), np.random.default_rng(9)
+    pool = jax.tree.map(lambda shape: jnp.asarray(random.normal(size=shape), jnp.float32), shapes, is_leaf=is_shape)
     counts = jnp.tile(jnp.array([LENGTHS, ACCEPTED], jnp.int32).T, (GROUPS, 1))
     return rows_of(8, GROUPS * len(LENGTHS), PROMPT_ROWS + 1 + WIDTH), pool, counts, weights
 
@@ -262,29 +293,28 @@ def expected(full_rank: bool, form: Form) -> tuple[dict[int, np.ndarray], dict[i
 
 
 @pytest.mark.parametrize(
-    ("attn_dp", "attn_tp", "full_rank", "form"),
+    ("attn_dp", "attn_tp", "full_rank", "form", "kernel"),
     [
-        (1, 1, True, BOUNDED),
-        (16, 1, False, SOFTPLUS),
-        (8, 2, True, BOUNDED),
-        (4, 4, False, SOFTPLUS),
-        (2, 8, True, BOUNDED),
+        (1, 1, True, BOUNDED, PLAIN),
+        (16, 1, False, SOFTPLUS, PLAIN),
+        (8, 2, True, BOUNDED, INTERPRETED),
+        (4, 4, False, SOFTPLUS, PLAIN),
+        (2, 8, True, BOUNDED, PLAIN),
     ],
 )
-def test_every_cut_equals_one_device(attn_dp: int, attn_tp: int, full_rank: bool, form: Form) -> None:
+def test_every_cut_equals_one_device(attn_dp: int, attn_tp: int, full_rank: bool, form: Form, kernel: str) -> None:
     layout = Layout(attn_dp=attn_dp, attn_tp=attn_tp)
     x, pool, counts, weights = problem(full_rank)
-    found = on_mesh(layout, weights, form, mesh_of(layout))(x, pool, slots_of(attn_dp), counts, weights)
-    rows, after, ring = jax.tree.map(np.asarray, found)
+    found = on_mesh(layout, weights, form, mesh_of(layout), kernel)(x, pool, slots_of(attn_dp), counts, weights)
+    rows, after = jax.tree.map(np.asarray, found)
     valid, states = expected(full_rank, form)
     for row, slot in ((0, 3), (2, 1)):
         kept = np.concatenate([rows[row::3, : LENGTHS[row]], rows[row::3, PROMPT_ROWS:]], axis=1)
         assert error(kept, valid[row]) < 2e-5
-        for held, wanted in zip(jax.tree.leaves(after), jax.tree.leaves(states[row]), strict=True):
-            assert error(held[slot::SLOTS], wanted) < 2e-5
+        assert error(after.recurrent[slot::SLOTS], states[row].recurrent) < 2e-5
+        assert error(after.inputs[slot::SLOTS, : after.taps], states[row].window) < 2e-5
     for held, left in zip(jax.tree.leaves(after), jax.tree.leaves(pool), strict=True):
         assert np.array_equal(held[2::SLOTS], left[2::SLOTS])  # nobody's slot
-    assert ring.inputs.shape == (GROUPS * 3, WIDTH + 3, 3, 8, 8)
 
 
 def test_the_article_traces_at_full_size_without_exchanging_anything() -> None:
@@ -298,16 +328,20 @@ def test_the_article_traces_at_full_size_without_exchanging_anything() -> None:
     weights = jax.tree.map(
         lambda w: jax.ShapeDtypeStruct(tuple(sizes.get(n, n) for n in w.shape), f32 if w.ndim == 1 else bf16), shapes
     )
-    pool = eqx.filter_eval_shape(empty_state, weights, 2 * 209, bf16)
+    described = jax.ShapeDtypeStruct
+    pool = jax.tree.map(
+        lambda s: described(s, f32), sharded.slot_shapes(shape_of(weights), 2 * 209, WIDTH), is_leaf=is_shape
+    )
+    inputs: Any = described(pool.inputs.shape, bf16)
+    pool = Slots(pool.recurrent, pool.writes, inputs)
     x = jax.ShapeDtypeStruct((256, PROMPT_ROWS + 1 + WIDTH, hidden), bf16)
     slots, counts = jax.ShapeDtypeStruct((256,), i32), jax.ShapeDtypeStruct((256, 2), i32)
-    program = on_mesh(layout, weights, BOUNDED, abstract_mesh_of(layout)).trace(x, pool, slots, counts, weights)
-    rows, after, ring = program.out_info
+    program = on_mesh(layout, weights, BOUNDED, abstract_mesh_of(layout), PLAIN).trace(x, pool, slots, counts, weights)
+    rows, after = program.out_info
     assert (rows.shape, rows.dtype) == (x.shape, bf16)
     assert (
-        jax.tree.leaves(jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), after, pool)) == [True] * 2
+        jax.tree.leaves(jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), after, pool)) == [True] * 5
     )
-    assert ring.writes.deltas.dtype == f32
     text = str(program.jaxpr)
     assert text.count("psum") == 1
     assert not any(name in text for name in ("all_gather", "all_to_all", "ppermute", "reduce_scatter"))

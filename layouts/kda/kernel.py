@@ -1,0 +1,213 @@
+"""One pass over the states of a step: a Pallas kernel with the Triton backend, which reads and writes each state once.
+
+A program has one head of one request, whose columns (value channels) never meet: it takes them a block at a time. It
+loads a block of the state, advances it over the tokens of the ring that were accepted, stores it, and goes on in
+registers over the new tokens, whose writes go to the ring. At the end the new keys and decays take the place of those
+that all blocks have read.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import jax
+import jax.experimental.pallas as pl
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float
+
+from hw.errors import MeshwrightError
+from layouts.collectives import vary_alike
+from layouts.kda.chunked import Writes
+from layouts.kda.reference import Tokens
+from layouts.kda.slots import Standing
+
+_FEW: Final = 2  # tokens of a step up to which the first of these is the faster
+_TILINGS: Final = ((64, 4), (32, 2))  # columns of a block, warps of a program
+_PARTS: Final = 4  # into which keys are split to be multiplied and added in one instruction
+_MOST: Final = 256  # keys that the registers of a program have room for
+_FMA: Final = "fma.rn.f32 $0, $1, $2, $3;"  # the backend makes two instructions of x * y + z
+Result = tuple[Float[Array, "requests tokens heads dim"], Float[Array, "slots heads dim dim"], Writes]
+Block = Float[Array, "dim columns"]
+Keys = Float[Array, " dim"]
+Columns = Float[Array, " columns"]
+_FusedForm = Callable[[Array, Array, Array], Array]  # x y + z
+
+
+def advance_and_solve(
+    tokens: Tokens,
+    recurrent: Float[Array, "slots heads dim dim"],
+    writes: Writes,
+    standing: Standing,
+    *,
+    interpret: bool = False,
+) -> Result:
+    """Outputs of the new tokens, the states before them, and the ring with them.
+
+    States and ring are updated in place where the caller gives them up. `interpret`: as JAX operations, on any device.
+    Raises MeshwrightError for widths that the kernel does not have.
+    """
+    requests, count, heads, dim = tokens.k.shape
+    if dim & (dim - 1) or not (_PARTS <= dim <= _MOST):
+        raise MeshwrightError(
+            f"heads of {dim} channels: the kernel has powers of two from {_PARTS} to {_MOST}; use another form"
+        )
+    empty = (standing.begins | (standing.slots == 0)).astype(jnp.int32)
+    decay, both = jnp.exp(tokens.log_decay), (tokens.q * tokens.k).sum(axis=-1)
+    columns, warps = _TILINGS[count > _FEW]
+    columns = min(columns, dim)
+    blocks = jnp.full((1,), dim // columns, jnp.int32)
+    read = (blocks, standing.slots, standing.due, empty, tokens.q, tokens.k, tokens.v, decay, tokens.beta, both)
+    operands = vary_alike(*read, recurrent, writes.keys, writes.deltas, writes.decay)
+    described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(operands[0]).manual_axis_type)
+    kept = operands[len(read) :]
+    launch = pl.pallas_call(
+        partial(_program, width=columns, interpret=interpret),
+        grid=(heads, requests),
+        out_shape=(described(tokens.q.shape, jnp.float32), *(described(x.shape, x.dtype) for x in kept)),
+        input_output_aliases={len(read) + i: 1 + i for i in range(len(kept))},
+        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+        interpret=interpret,
+        name="kda_step",
+    )
+    output, recurrent, keys, deltas, decay = launch(*operands)
+    return output, recurrent, Writes(keys, deltas, decay)
+
+
+class _Reads(NamedTuple):
+    """References of a program's inputs: where requests stand, the new tokens, and what the slots hold."""
+
+    blocks: Any  # a number that the compiler does not know: it would unroll their loop
+    slots: Any
+    due: Any
+    empty: Any
+    q: Any
+    k: Any
+    v: Any
+    decay: Any
+    beta: Any
+    both: Any
+    recurrent: Any
+    keys: Any
+    deltas: Any
+    ring_decay: Any
+
+
+class _Token(NamedTuple):
+    """What a new token brings for each key."""
+
+    q: Keys
+    k: Keys
+    decay: Keys
+
+
+class _Here(NamedTuple):
+    """What a program is about."""
+
+    head: Array
+    request: Array
+    slot: Array
+
+
+class _Kept(NamedTuple):
+    """References of its outputs."""
+
+    output: Any
+    recurrent: Any
+    keys: Any
+    deltas: Any
+    decay: Any
+
+
+def _program(*refs: Any, width: int, interpret: bool) -> None:
+    """A head of a request, `width` columns at a time."""
+    reads, kept = _Reads(*refs[: len(_Reads._fields)]), _Kept(*refs[len(_Reads._fields) :])
+    head, request = pl.program_id(0), pl.program_id(1)
+    here = _Here(head, request, reads.slots[request])
+
+    def block(number: Array, done: Array) -> Array:
+        _columns(reads, kept, here, pl.ds(number * width, width), _multiply_add if interpret else _fused)
+        return done + 1  # a loop that carries nothing has no form in the backend
+
+    lax.fori_loop(0, reads.blocks[0], block, jnp.int32(0))
+    if not interpret:
+        triton.debug_barrier()  # every thread has read the ring
+    for token in range(reads.k.shape[1]):
+        kept.keys[here.slot, token, head] = reads.k[request, token, head]
+        kept.decay[here.slot, token, head] = reads.decay[request, token, head]
+
+
+def _columns(reads: _Reads, kept: _Kept, here: _Here, columns: Any, fma: _FusedForm) -> None:
+    """A block of columns through all tokens."""
+    _, count, _, dim = reads.k.shape
+    head, request, slot = here
+
+    def accepted(token: Array, state: Block) -> Block:
+        at = (slot, token, head)
+        decayed = state * _down(reads.ring_decay[*at], state.shape)
+        return _written(decayed, reads.keys[*at], reads.deltas[*at, columns], fma)
+
+    def fetched(token: Array | int) -> _Token:
+        return _Token(*(ref[request, token, head] for ref in (reads.q, reads.k, reads.decay)))
+
+    def scored(token: Array | int, state: Block, query: Keys, key: Keys) -> Columns:
+        """Its delta; `query` and `key` as they meet the state."""
+        at = (request, token, head)
+        delta = reads.beta[*at] * (reads.v[*at, columns] - _product(key, state, fma))
+        kept.output[*at, columns] = _product(query, state, fma) + reads.both[*at] * delta
+        kept.deltas[slot, token, head, columns] = delta
+        return delta
+
+    def solved(token: Array, carried: tuple[Block, _Token]) -> tuple[Block, _Token]:
+        state, new = carried
+        following = fetched(token + 1)  # on its way while this one is multiplied
+        state = state * _down(new.decay, state.shape)
+        return _written(state, new.k, scored(token, state, new.q, new.k), fma), following
+
+    state = lax.cond(
+        reads.empty[request] != 0,
+        lambda: jnp.zeros((dim, columns.size), jnp.float32),
+        lambda: reads.recurrent[slot, head, :, columns].astype(jnp.float32),
+    )
+    state = lax.fori_loop(0, reads.due[request], accepted, state)
+
+    @pl.when(slot > 0)
+    def store() -> None:
+        kept.recurrent[slot, head, :, columns] = state.astype(kept.recurrent.dtype)
+
+    state, last = lax.fori_loop(0, count - 1, solved, (state, fetched(0)))
+    scored(count - 1, state, last.q * last.decay, last.k * last.decay)
+
+
+def _written(state: Block, key: Keys, delta: Columns, fma: _FusedForm) -> Block:
+    """The state with a delta for a key."""
+    return fma(_down(key, state.shape), jnp.broadcast_to(delta[None, :], state.shape), state)
+
+
+def _product(vector: Keys, block: Block, fma: _FusedForm) -> Columns:
+    """The sum over keys of a vector with each column: part by part, then over what is left."""
+    size = len(vector) // _PARTS
+    parts = zip(*(lax.split(x, [size] * _PARTS) for x in (_down(vector, block.shape), block)), strict=True)
+    (first, tile), *others = parts
+    total = first * tile
+    for part, tile in others:
+        total = fma(part, tile, total)
+    return total.sum(axis=0)
+
+
+def _down(vector: Keys, shape: tuple[int, ...]) -> Block:
+    return jnp.broadcast_to(vector[:, None], shape)
+
+
+def _fused(x: Array, y: Array, z: Array) -> Array:
+    """x y + z."""
+    like = [jax.ShapeDtypeStruct(z.shape, z.dtype)]
+    (found,) = triton.elementwise_inline_asm(
+        _FMA, args=[x, y, z], constraints="=f,f,f,f", pack=1, result_shape_dtypes=like
+    )
+    return found
+
+
+def _multiply_add(x: Array, y: Array, z: Array) -> Array:
+    return x * y + z
