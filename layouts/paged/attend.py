@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from layouts.combine import partial
 from layouts.kernels import INTERPRETED, PLAIN
-from layouts.mla.hopper.splits import merge
 from layouts.paged.block import Entry, Tiling
 from layouts.paged.kernel import attend_parts
+from layouts.paged.merge import merge_parts
 from layouts.paged.pages import Pages
 from layouts.paged.tiling import tiling_of
 
@@ -54,8 +54,10 @@ def attend_tiled(
     """The kernel of `layouts.paged.kernel`, and its pieces merged."""
     shape = (len(query), tiling.splits, query.shape[1] * query.shape[2])
     parts = attend_parts(query, pool, pages, entry=entry, scale=scale, run=run, tiling=tiling, interpret=interpret)
-    output, lse = merge(parts.output.reshape(*shape, entry.width), parts.lse.reshape(shape))
-    return output.astype(query.dtype).reshape(*query.shape[:3], -1), lse.reshape(query.shape[:3])
+    output, lse = parts
+    if tiling.splits > 1:
+        output, lse = merge_parts(output.reshape(*shape, -1), lse.reshape(shape), query.dtype, interpret)
+    return output.reshape(*query.shape[:3], -1), lse.reshape(query.shape[:3])
 
 
 def _attend_triton(

@@ -135,11 +135,14 @@ def _starts(block: Block, request: jax.Array, run: int, tiling: Tiling, tile: ja
 
 def _load(ref: Any, places: Index, real: jax.Array, at: int, size: int) -> jax.Array:
     """`size` values from `at` on of each of several places, zeros where there is none."""
-    return triton.load(_columns(ref, places, at, size), mask=real[:, None], other=0.0)
+    return triton.load(columns(ref, places, at, size), mask=real[:, None], other=0.0)
 
 
-def _columns(ref: Any, places: Index, at: int, size: int) -> Any:
-    """Reference of a matrix; with a slice for its columns the backend would take it, its interpreter would not."""
+def columns(ref: Any, places: Index, at: int, size: int) -> Any:
+    """Reference of a matrix: `size` values from `at` on of each of several places.
+
+    With a slice for the columns the backend would take it, its interpreter would not.
+    """
     lines = (place[:, None] if place.ndim else place for place in places)
     return ref.at[*lines, at + jnp.arange(size, dtype=jnp.int32)[None, :]]
 
@@ -149,7 +152,7 @@ def _leave(
 ) -> None:
     divisor = jnp.where(total > 0, total, 1.0)
     for (at, size), one in zip(powers(0, entry.width), sums, strict=True):
-        whole = _columns(block.part, (*piece, rows.verify, rows.head), at, size)
+        whole = columns(block.part, (*piece, rows.verify, rows.head), at, size)
         triton.store(whole, (one / divisor[:, None]).astype(block.part.dtype), mask=rows.real[:, None])
     lse = jnp.where(total > 0, highest * math.log(2) + jnp.log(divisor), _NOTHING)
     triton.store(block.lse.at[*piece, rows.verify, rows.head], lse, mask=rows.real)

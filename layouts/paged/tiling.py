@@ -1,6 +1,9 @@
-"""How the kernel is cut for given shapes: rows and tokens of a block, and pieces that fill the multiprocessors."""
+"""How the kernel is cut for given shapes: rows and tokens of a block, and pieces that fill the multiprocessors.
 
-from typing import Any, Final
+The figures are those that were fastest on an H200 of what `experiments/bench_paged_attention.py` times.
+"""
+
+from typing import Any, Final, NamedTuple
 
 import jax.numpy as jnp
 
@@ -8,10 +11,23 @@ from layouts.mla.hopper.splits import split_count
 from layouts.paged.block import Entry, Tiling
 
 _FEWEST: Final = 16  # rows and tokens that a product of the tensor cores takes
-_MOST_ROWS: Final = 64
-_WIDE: Final = 256  # values of a key from which on sums and tiles fill the registers of more warps
+_WIDE: Final = 256  # values of a key above which the sums of a block fill the registers
 _SHARED: Final = 227 * 1024  # bytes of shared memory of a multiprocessor
 _MOST_BLOCKS: Final = 4  # that run on one at a time: more gain nothing
+
+
+class _Step(NamedTuple):
+    """Tokens of a step, warps of a block, and steps in flight."""
+
+    tokens: int
+    warps: int
+    stages: int
+
+
+# by the rows of a block. Four warps multiply 64 rows at once; eight do so where there are twice as many, and with as
+# many as 64 rows of wide sums, whose registers they share
+_NARROW_STEPS: Final = {16: _Step(128, 4, 3), 32: _Step(128, 4, 3), 64: _Step(64, 4, 3), 128: _Step(128, 8, 3)}
+_WIDE_STEPS: Final = {16: _Step(32, 4, 3), 32: _Step(32, 4, 3), 64: _Step(64, 8, 2)}
 
 
 def tiling_of(query: tuple[int, ...], pool: Any, entry: Entry, tokens: int, multiprocessors: int) -> Tiling:
@@ -19,11 +35,17 @@ def tiling_of(query: tuple[int, ...], pool: Any, entry: Entry, tokens: int, mult
     requests, verify, heads, _ = query
     kv_heads, item = pool.shape[1], jnp.dtype(pool.dtype).itemsize
     group = verify * heads // kv_heads
-    rows = min(max(_FEWEST, 1 << (group - 1).bit_length()), _MOST_ROWS)
-    wide = entry.key > _WIDE
-    step, warps, stages = (32, 8 if rows > _FEWEST else 4, 3) if wide else (64, 4, 3)
+    steps = _WIDE_STEPS if entry.key > _WIDE else _NARROW_STEPS
+    rows = min(max(_FEWEST, 1 << (group - 1).bit_length()), max(steps))
+    step = steps[rows]
     values = entry.key if entry.start + entry.width <= entry.key else entry.key + entry.width
-    shared = rows * entry.key * 2 + (stages - 1) * step * values * item
+
+    def shared(tokens: int) -> int:
+        """Bytes of a block, about: the backend keeps queries twice, and a step less than it has in flight."""
+        return 2 * max(item, 2) * rows * entry.key + item * (step.stages - 1) * tokens * values
+
+    while shared(step.tokens) > _SHARED and step.tokens > _FEWEST:
+        step = step._replace(tokens=step.tokens // 2)
+    at_once = multiprocessors * min(max(_SHARED // shared(step.tokens), 1), _MOST_BLOCKS)
     blocks = requests * kv_heads * -(-group // rows)
-    at_once = multiprocessors * min(max(_SHARED // shared, 1), _MOST_BLOCKS)
-    return Tiling(rows, step, split_count(blocks, -(-tokens // step), at_once), warps, stages)
+    return Tiling(rows, step.tokens, split_count(blocks, -(-tokens // step.tokens), at_once), step.warps, step.stages)

@@ -15,6 +15,7 @@ from layouts.paged import Pages
 from layouts.paged.attend import attend_pages, attend_tiled
 from layouts.paged.block import Entry, Tiling, powers
 from layouts.paged.kernel import UnsupportedPoolError
+from layouts.paged.merge import merge_parts
 from layouts.paged.tiling import tiling_of
 
 SCALE, RUNS = 0.3, 3
@@ -108,11 +109,34 @@ def test_sizes_in_powers_of_two():
     assert powers(8, 7) == ((8, 4), (12, 2), (14, 1))
 
 
+def test_no_block_has_more_than_the_shared_memory():
+    """Values of 256 and of four bytes take steps of fewer tokens."""
+    query, pool = (16, 8, 64, 256), jax.ShapeDtypeStruct((1 << 16, 4, 512), jnp.bfloat16)
+    wide, pair = Entry(256, 256, 256), Entry(128, 128, 128)
+    assert tiling_of(query, pool, wide, 1 << 14, 132).tokens == 32  # 2 x 64 KiB of queries and 2 x 32 KiB, not 2 x 128
+    four = jax.ShapeDtypeStruct((1 << 16, 4, 256), jnp.float32)
+    assert tiling_of((16, 1, 64, 128), four, pair, 1 << 14, 132).tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("lse", "weights"),
+    [((0.0, 0.0, -np.inf), (0.5, 0.5, 0.0)), ((-np.inf, 2.0, -np.inf), (0.0, 1.0, 0.0)), ((-np.inf,) * 3, (0.0,) * 3)],
+)
+def test_pieces_merge_by_their_weight_and_those_that_saw_nothing_are_not_read(lse, weights):
+    parts = np.random.default_rng(0).normal(size=(2, 3, 5, 24)).astype(np.float32)
+    parts[:, np.isneginf(lse)] = np.nan
+    every = jnp.broadcast_to(jnp.asarray(lse, jnp.float32)[None, :, None], (2, 3, 5))
+    output, total = compiled(functools.partial(merge_parts, dtype=jnp.float32, interpret=True))(parts, every)
+    np.testing.assert_allclose(output, np.einsum("s,bsrw->brw", weights, np.nan_to_num(parts)), atol=1e-6)
+    np.testing.assert_allclose(total, np.full((2, 5), np.logaddexp.reduce(lse)), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("query", "kv_heads", "entry", "rows"),
     [
         ((16, 1, 64, 128), 4, Entry(128, 128, 128), 16),
-        ((16, 5, 64, 128), 4, Entry(128, 128, 128), 64),  # 80 rows in two blocks
+        ((16, 5, 64, 128), 4, Entry(128, 128, 128), 128),  # 80 rows in one block
+        ((16, 64, 64, 128), 4, Entry(128, 128, 128), 128),  # 1,024 rows in eight
         ((4, 1, 4, 64), 2, Entry(64, 64, 64), 16),  # two rows in one of 16
         ((8, 1, 128, 576), 1, Entry(576, 0, 512), 64),
     ],
