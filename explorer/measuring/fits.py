@@ -38,6 +38,15 @@ Mine = Int[np.ndarray, " rows"]
 LEAST_ROWS: Final = 4  # below which a curve is not fitted
 
 
+# What a parameter needs of some row, to be told by the rows: a shape above a number.
+_TOLD_BY: Final = {
+    "copy_bytes": (("copied", 0.0),),
+    "split_latency": (("splits", 1.0),),
+    "step_latency": (("steps", 0.0),),
+    "cta_latency": (("ctas", 0.0), ("columns", 0.0)),
+}
+
+
 @dataclass(frozen=True)
 class Curve:
     """A fitted curve: its parameters, and how well they do on the rows that they were fitted to. `before`: median error
@@ -150,7 +159,8 @@ def _kernels(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Min
     work = Work.of([w.family[i] for i in parts], [w.rate[i] for i in parts], **columns)
     place, fixed = (FAMILIES.index(family), RATES.index(rate)), FIXED.get(family, {})
     predict = _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), fixed, place, len(mine))
-    free = {name: how for name, how in KERNELS[family].items() if name not in WARM}
+    told = {name for name, of in _TOLD_BY.items() if any((columns[shape] > least).any() for shape, least in of)}
+    free = {name: how for name, how in KERNELS[family].items() if name in told or name not in (*WARM, *_TOLD_BY)}
     return _Asked(family, rate, predict, free, fixed, mine)
 
 

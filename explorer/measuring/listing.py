@@ -6,6 +6,7 @@ from typing import Final
 
 import layouts.dense.bench as dense
 import layouts.gqa.bench as gqa
+import layouts.kda.bench as kda
 import layouts.mla.bench as mla
 import layouts.moe.bench as moe
 import layouts.residual.bench as residual
@@ -23,6 +24,7 @@ _SOURCES: Final[tuple[Callable[[Here], list[Bench]], ...]] = (
     lambda here: dense.benches(small=not here.real),
     lambda here: mla.benches(int(here.machine.sms), small=not here.real),
     lambda here: gqa.benches(int(here.machine.sms), small=not here.real),
+    lambda here: kda.benches(int(here.machine.sms), small=not here.real),
     lambda here: moe.benches(int(here.machine.sms), small=not here.real),
     lambda here: residual.benches(small=not here.real),
 )
@@ -44,9 +46,9 @@ def benches_of(here: Here, only: Sequence[str] = (), quick: bool = False) -> lis
     wanted = [b for b in found if not only or {o.partition(".")[0] for o in owners[b.name]} & set(only)]
     if not wanted:
         raise MeasuringError(f"only {', '.join(only)}: nothing on this machine is timed for it")
-    by_owner: dict[str, list[Bench]] = {}
+    by_owner: dict[tuple[str, ...], list[Bench]] = {}
     for bench in wanted:
-        by_owner.setdefault(owners[bench.name][0], []).append(bench)
+        by_owner.setdefault(tuple(owners[bench.name]), []).append(bench)
     spread = [[b for first in range(_TURNS) for b in some[first::_TURNS]] for some in by_owner.values()]
     if quick:
         spread = [some[: max(LEAST_ROWS, math.ceil(len(some) / _TURNS))] for some in spread]

@@ -3,7 +3,7 @@
 import os
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -19,10 +19,10 @@ from hw.machine import Machine
 from hw.measuring import Bench, Chain, Place, chained
 from hw.measuring.copies import bandwidths
 from hw.work import RATES, Collective, Work
+from layouts.decoder.options import compiler_options
 
 Report = Callable[[str, float], None]
 
-OPTIONS: Final[Mapping[str, bool | int]] = {}  # of XLA's compiler, as a program of ours is compiled
 _THREADS: Final = 16
 _BATCHES: Final = (
     2  # benches a thread that are compiled before they are timed: while the compiler tunes, no device idles
@@ -87,7 +87,8 @@ def _compiled(here: Here, bench: Bench, number: int) -> Chain:
     place = Place(here.devices[number % len(here.devices)], bench.mesh, _PAUSE if here.real else 0)
     cache = read_chip(here.machine.sources.chip)["l2_bytes"].value
     expected = roughly(here.machine, bench.asks)
-    return chained(bench, place, expected, cache, OPTIONS if here.real else COMPILE_TO_RUN_ONCE)
+    options = compiler_options(here.devices[0].platform) if here.real else COMPILE_TO_RUN_ONCE
+    return chained(bench, place, expected, cache, options)
 
 
 def _timed(bench: Bench, compiled: Future[Chain]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from layouts.benching import BF16, Case, asked, named, values_of
 from layouts.gqa.shape import GQA
 from layouts.gqa.work import decode
 from layouts.paged import RUN, Pages
-from layouts.paged.attend import FORMS, INTERPRETED, attend_pages
+from layouts.paged.attend import TRIED, attend_pages
 from layouts.paged.block import Entry
 
 # requests, verify, heads, KV heads, tokens of a request
@@ -47,7 +47,7 @@ def _attention(requests: int, verify: int, heads: int, kv_heads: int, tokens: in
     return Bench(
         name=f"grouped attention of {requests} x {verify} rows, {heads} over {kv_heads} heads, {tokens} tokens",
         asks=asked(named(decode(gqa, (), BF16), "gqa_decode"), values_of(case, multiprocessors)),
-        turn={form: partial(turn, form=form) for form in FORMS if form != INTERPRETED},
+        turn={form: partial(turn, form=form) for form in TRIED},
         held=held,
         own=lambda key: normal(key, (requests * runs * RUN, kv_heads, 2 * _WIDTH)),
     )

@@ -153,7 +153,7 @@ MAKE: dict[str, Callable[[], Document]] = {
     "check/1": _check,
     "log/1": _log,
 }
-READ = ["measure/1"]  # by a command, and written by none: `tests.calibration` reads its example
+READ = ["measure/1"]  # by one command: `tests.calibration` reads its example, `tests.measuring` what another writes
 
 
 @functools.cache
