@@ -3,7 +3,7 @@
 from hw.work import CollectiveKind
 from layouts.expression import ONE
 from layouts.op import Op, elementwise, exchange, passes
-from layouts.symbols import ATTENTION_SPLITS, ATTN_TP, BY_A2A, BY_AG_RS, BY_FI_A2A, DCP, HAS_DCP, ROWS
+from layouts.symbols import ATTENTION_PARTS, ATTN_TP, BY_A2A, BY_AG_RS, BY_FI_A2A, DCP, HAS_DCP, ROWS
 
 _BF16, _FP32 = 2, 4
 _MERGED = 3  # kernels of a merge of many parts; of a single part there is one
@@ -14,8 +14,8 @@ def merge(heads: int, width: int) -> Op:
     """The program's merge of the parts of a split KV, float32, of `heads` heads whose output has `width` values; an
     engine's time of attention includes it."""
     outputs = ROWS * heads * DCP / ATTN_TP
-    parts = ATTENTION_SPLITS * outputs * (2 * _FP32 * width)  # written by the attention, and read
-    return passes("attention_merge", parts + outputs * (_BF16 * width), ONE / ATTENTION_SPLITS * -2 + _MERGED)
+    parts = ATTENTION_PARTS * outputs * (2 * _FP32 * width)  # written by the attention, and read
+    return passes("attention_merge", parts + outputs * (_BF16 * width), ONE / ATTENTION_PARTS * -2 + _MERGED)
 
 
 def combine(heads: int, query_width: int, output_width: int, copied_query: bool) -> tuple[Op, ...]:

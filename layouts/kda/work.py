@@ -12,7 +12,7 @@ from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERI
 from layouts.tensor import Precision, Tensor
 
 _BF16, _FP32 = 2, 4
-_PREPARED = 9  # kernels
+_PREPARED = 10  # kernels
 # bf16 values a row, head and channel that the kernels of the chunked form move together: the count at which one
 # bandwidth fits short and long prompts of the public tables
 _CHUNK_VALUES = 20
@@ -67,7 +67,7 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
 
 def _prepared(kda: KDA) -> Op:
     """The program's kernels before the recurrence: the convolution with its window, queries and keys of length one,
-    decays, write strengths and what XLA keeps between them in float32."""
+    decays, write strengths, inputs kept for the next step, and what XLA has between them in float32."""
     window, inner = _BF16 * kda.conv_width, _FP32 * kda.width
     moved = ROWS * (2 * kda.conv_kernel * window + 12 * inner) / ATTN_TP
     return passes(_name(kda, "prepare"), moved, _PREPARED)

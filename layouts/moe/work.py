@@ -20,12 +20,14 @@ from layouts.symbols import (
     EXPERTS_RANK,
     EXPERTS_TOUCHED,
     MOE_ROWS,
+    SHARED_ROWS,
+    SHARED_TP,
 )
 from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
 # kernels of the program around the experts
-_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 3, 5, 2
+_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES, _LATENT_LAUNCHES = 3, 5, 2, 6
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
@@ -72,6 +74,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             shape=grid,
         ),
         *_joined(moe),
+        *_beside(moe),
         *(gemm(t, precision) for t in multiplied if _after(t)),
     )
 
@@ -86,6 +89,17 @@ def _chosen(moe: MoE) -> tuple[Op, ...]:
         passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
         passes("expert_message", message, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
         passes("expert_order", room * (2 * _INT32), 1),
+    )
+
+
+def _beside(moe: MoE) -> tuple[Op, ...]:
+    """The program's kernels of the shared expert and around a latent width: activation, sums of split products, the
+    norm, and the two messages joined into one and taken apart again."""
+    inner = SHARED_ROWS * (3 * _BF16 * moe.shared_intermediate) / SHARED_TP
+    latent = MOE_ROWS * (_LATENT_LAUNCHES * 2 * _BF16 * moe.latent)
+    return (
+        *([passes("shared_activation", inner, 1)] if moe.shared_intermediate else []),
+        *([passes("latent_norm", latent, _LATENT_LAUNCHES)] if moe.latent else []),
     )
 
 

@@ -1,7 +1,8 @@
 """Residual add and RMSNorm, one memory-bound pass over the rows that a rank holds."""
 
-from layouts.expression import Expr, Number
+from layouts.expression import ONE, Expr, Number
 from layouts.op import Op, elementwise
+from layouts.symbols import ATTN_TP
 
 _BF16 = 2
 _PASSES = 4  # input and residual read, residual and normed rows written
@@ -16,11 +17,12 @@ def norm(name: str, rows: Expr, hidden: int, blocks: Number = 0) -> Op:
     x hidden FLOPs, under three a byte, are float32 outside the tensor cores.
 
     The program adds in one kernel, which also brings the states that are mixed together in one array, and norms in
-    another, which reads all of that.
+    another, which reads all of that. Behind a sum over ranks what one of them brings has been a kernel before, as often
+    as not.
     """
     value, mixed = rows * (_BF16 * hidden), Expr.of(blocks)
     ours = value * (mixed * 3 + _PASSES + 1)
-    return elementwise(name, value * (mixed + _PASSES), program_moved=ours, program_launches=2)
+    return elementwise(name, value * (mixed + _PASSES), program_moved=ours, program_launches=ONE / ATTN_TP * -1 + 3)
 
 
 def block_bytes(rows: Expr, hidden: int, blocks: Number) -> Expr:

@@ -52,7 +52,8 @@ def test_dispatched_rows_have_room_for_all_choices() -> None:
     model = load_model("deepseek-v3", draft="none", precision="experts=bf16")
     numbers = values(model, DP2, LOAD)
     numbers |= {
-        name: int(value) for name, value in program_quantities(Exact(), _scalars(numbers), traits_of(model)).items()
+        name: int(value)
+        for name, value in program_quantities(Exact(), _scalars(numbers), traits_of(model), 132).items()
     }
     ops = ours("deepseek-v3")["MLA + MoE"]
     assert ops["dispatch"].payload.evaluate(numbers) == 2 * 16 * 8 * 7168 * 2
@@ -72,7 +73,7 @@ def test_the_grouped_gemm_ends_with_the_activation_and_copies_no_rows() -> None:
 
 def test_the_merge_of_one_part_is_one_kernel() -> None:
     launches = ours("deepseek-v3")["MLA + MoE"]["attention_merge"].shape["launches"]
-    assert [launches.evaluate({"attention_splits": n}) for n in (1, 2)] == [1, 2]
+    assert [launches.evaluate({"attention_parts": n}) for n in (1, 2)] == [1, 2]
 
 
 def test_a_program_has_no_draft_that_an_engine_lacks_nor_another_order() -> None:
@@ -100,6 +101,8 @@ def test_each_launch_takes_the_familys_latency(launches: float) -> None:
 
 def test_quantities_of_a_rank_with_few_experts() -> None:
     traits = traits_of(load_model("deepseek-v3"))
-    found = program_quantities(Exact(), {"experts_rank": jnp.asarray(4.0), "context": jnp.asarray(10.0)}, traits)
+    held = {"experts_rank": 4.0, "context": 10.0, "verify": 1.0, "batch": 16.0, "dcp": 1.0, "attn_tp": 2.0}
+    found = program_quantities(Exact(), _scalars(held), traits, 132)
     assert (float(found["choices"]), float(found["chosen_tokens"])) == (4.0, 10.0)
+    assert float(found["attention_parts"]) == 8  # 16 requests of 64 heads: 16 blocks, each cut in 132 // 16
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
