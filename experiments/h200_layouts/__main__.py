@@ -28,7 +28,7 @@ def main() -> int:
         from experiments.h200_layouts.measure import measure
         from experiments.h200_layouts.points import shapes
 
-        measure(shapes(), options.file, options.seconds, {})
+        measure(shapes(), options.file, options.seconds)
         return 0
     if not options.file.exists():
         sys.exit(f"error: {options.file} does not exist: measure first, with --measure")

@@ -2,9 +2,11 @@
 
 import pathlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import jax
@@ -12,13 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.h200_layouts.points import Shape, Slice
+from hw.compat import COMPILE_TO_RUN_ONCE
 from layouts.cache import Batch
 from layouts.decoder import weights
+from layouts.decoder.choices import kernels_of
 from layouts.decoder.drawn import drawn, noise
+from layouts.decoder.options import compiler_options
 from layouts.decoder.program import Program, StageProgram
 from layouts.decoder.step import Step, step_specs
 from layouts.generation import Capacity
-from layouts.kernels import ALL_PLAIN, Kernels
+from layouts.kernels import Kernels
 from layouts.layout import Layout
 from layouts.models.forms import Forms
 from layouts.models.load import load_forms, load_model
@@ -28,6 +33,7 @@ from layouts.text import parse
 
 DTYPE: Final = jnp.bfloat16
 PAGE: Final = 64
+_WORKERS: Final = 8
 _STATE: Final = 0.02  # size of the random values of a recurrent state
 
 
@@ -59,20 +65,23 @@ class Built:
         entering = stage.entering_specs()
         tokens = jax.ShapeDtypeStruct(step.tokens.shape, step.tokens.dtype, sharding=stage.sharding(entering))
         compiled: Any = stage.compiled("verify")
-        return compiled.lower(stage.module(described)[1], tokens, stage.described_caches(DTYPE), step)
+        held = jax.tree.leaves(stage.module(described)[1])
+        return compiled.lower(held, tokens, stage.described_caches(DTYPE), step)
 
     def weights(self) -> Any:
         """Pseudo-random ones. Biases that steer the choice of experts are equal: loads are even, as training leaves
         them, and as the prediction takes them to be."""
         (held,) = drawn(self.program, DTYPE)
-        return jax.tree_util.tree_map_with_path(_even, held)
+        return jax.tree.leaves(jax.tree_util.tree_map_with_path(_even, held))
 
     def caches(self) -> Any:
         """Random entries and states."""
         described = self.stage.described_caches(DTYPE)
         leaves, tree = jax.tree.flatten(described)
         makers = [_random(leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves]
-        return jax.tree.unflatten(tree, [make(jnp.uint32(number)) for number, make in enumerate(makers)])
+        with ThreadPoolExecutor(_WORKERS if jax.default_backend() != "cpu" else 1) as pool:  # each is compiled first
+            made = pool.map(lambda make, number: make(jnp.uint32(number)), makers, range(len(makers)))
+            return jax.tree.unflatten(tree, list(made))
 
     def placed(self, context: int) -> tuple[Any, Step]:
         """What enters, and a step of full groups whose requests have `context` tokens, the verified ones included."""
@@ -90,19 +99,21 @@ class Built:
         slots: Any = np.tile(np.arange(1, requests + 1, dtype=np.int32), self.groups)
         new: Any = np.full(every, verify, np.int32)
         begins: Any = np.zeros(every, np.bool_)
-        return Step(tokens, batch, counts, slots, new, begins)  # pyright: ignore[reportArgumentType]
+        # all tokens of the step before were accepted
+        return Step(tokens, batch, counts, slots, new, begins, new)  # pyright: ignore[reportArgumentType]
 
 
-def build(
-    shape: Shape, devices: Any, options: Mapping[str, Any], size: str = "full", kernels: Kernels = ALL_PLAIN
-) -> Built:
-    """The program of a shape over the first of the devices; nothing is compiled. `size`: of its slice, for tests."""
+def build(shape: Shape, devices: Sequence[Any], size: str = "full") -> Built:
+    """The program of a shape over the first of the devices, in the forms and with the compiler's options that
+    `meshwright run` takes; but for probes of the forms nothing is compiled. `size`: of its slice, for tests."""
     model, forms = load_slice(shape.slice, size)
     layout = parse(shape.layout, shape.gpus, model)
+    options = compiler_options(devices[0].platform) or COMPILE_TO_RUN_ONCE
+    kernels = _kernels(shape.slice, size, shape.layout, tuple(devices[: shape.gpus]))
     each = -(-shape.requests // (layout.replicas * layout.attn_dp))
-    capacity = Capacity(each, shape.longest, PAGE)
+    capacity = Capacity(each, shape.longest, PAGE, verify=shape.verify)
     room = capacity.room(layout.dcp)
-    program = Program.of(model, forms, layout, room, devices, options=options, kernels=kernels)
+    program = Program.of(model, forms, layout, room, devices[: shape.gpus], options=options, kernels=kernels)
     return Built(shape, layout, capacity, program.stages[0], program)
 
 
@@ -113,6 +124,23 @@ def load_slice(of: Slice, size: str = "full") -> tuple[Model, Forms]:
         cut = Scale(size, of.layers, of.experts)
         name = str(scaled_config(of.model, cut, pathlib.Path(folder)))
         return load_model(name, draft="none"), load_forms(name)
+
+
+def _kernels(of: Slice, size: str, text: str, devices: tuple[Any, ...]) -> Kernels:
+    """The forms of a layout: found once, by the first of the threads that ask."""
+    with _asking(of, text):
+        return _probed(of, size, text, devices)
+
+
+@lru_cache(maxsize=64)
+def _asking(of: Slice, text: str) -> Lock:
+    return Lock()
+
+
+@lru_cache(maxsize=64)
+def _probed(of: Slice, size: str, text: str, devices: tuple[Any, ...]) -> Kernels:
+    model, _ = load_slice(of, size)
+    return kernels_of(model, parse(text, len(devices), model), devices, DTYPE)
 
 
 @lru_cache(maxsize=64)

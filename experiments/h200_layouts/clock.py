@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 _ROUNDS: Final = 5
-_ROUND_SECONDS: Final = 0.12
+_ROUND_SECONDS: Final = 0.06
 _MOST_STEPS: Final = 40
 
 

@@ -16,7 +16,7 @@ from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Point, Shape
 from explorer.documents import versions
 
-WAVE: Final = 24  # shapes compiled at once
+WAVE: Final = 18  # shapes compiled at once: what the compiler learns of a product holds for the waves behind
 _PATIENCE: Final = 0.6  # part of the time that is left for which a wave's compiler is waited for
 Report = Callable[[str], None]
 
@@ -45,9 +45,7 @@ class Results:
         return tuple(c for c in shape.contexts if "flight" not in self.rows.get(Point(shape, c).key, {}))
 
 
-def measure(
-    wanted: Sequence[Shape], path: pathlib.Path, seconds: float, options: Mapping[str, Any], report: Report = print
-) -> None:
+def measure(wanted: Sequence[Shape], path: pathlib.Path, seconds: float, report: Report = print) -> None:
     """Measure what is missing of `wanted` until it is done or `seconds` are over.
 
     Shapes are compiled in waves, all of one at once, and nothing compiles while steps are timed: the compiler tries
@@ -58,7 +56,7 @@ def measure(
     with ThreadPoolExecutor(WAVE) as pool:
         for start in range(0, len(left), WAVE):
             wave = sorted(left[start : start + WAVE], key=_weights_of)
-            made = {shape: pool.submit(_compiled, shape, options) for shape in wave}
+            made = {shape: pool.submit(_compiled, shape) for shape in wave}
             ready, late = wait(made.values(), timeout=_PATIENCE * max(end - time.monotonic(), 0.0))
             report(f"{len(ready)} compiled, {len(late)} not, {end - time.monotonic():.0f} s left")
             for _, group in groupby((s for s in wave if made[s] in ready), key=_weights_of):
@@ -72,10 +70,10 @@ def _weights_of(shape: Shape) -> tuple[str, int, str]:
     return (shape.slice.model, shape.gpus, shape.layout)
 
 
-def _compiled(shape: Shape, options: Mapping[str, Any]) -> tuple[Built, Any, float]:
+def _compiled(shape: Shape) -> tuple[Built, Any, float]:
     """A shape's program, the executable of its step, and the seconds that it took to make."""
     start = time.monotonic()
-    built = build(shape, jax.devices()[: shape.gpus], options)
+    built = build(shape, jax.devices())
     return built, built.lowered().compile(), time.monotonic() - start
 
 

@@ -6,13 +6,14 @@ weights gets them quantised.
 """
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, UInt32
 
 from layouts.decoder import weights
@@ -21,6 +22,7 @@ from layouts.decoder.storage import Place
 from layouts.gqa import GQA
 from layouts.gqa.sharded import repeated_kv
 
+_WORKERS: Final = 16  # on a CPU one: its compiler runs on the threads that the devices share
 _MIX: Final = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 
 
@@ -30,6 +32,9 @@ def drawn(program: Program, dtype: jax.typing.DTypeLike, seed: int = 0) -> tuple
 
 
 def _stage(stage: StageProgram, dtype: jnp.dtype, seed: int) -> Any:
+    """Weights of a stage, made side by side: most of the time goes into compiling a program for each shape."""
+    workers = _WORKERS if isinstance(stage.mesh, Mesh) and stage.mesh.devices.flat[0].platform != "cpu" else 1
+
     def leaf(path: Any, place: Place, spec: Any) -> Any:
         shape = place.shape
         layer = stage.part.layers[path[1].idx] if path[0].key == "layers" else None
@@ -42,7 +47,9 @@ def _stage(stage: StageProgram, dtype: jnp.dtype, seed: int) -> Any:
         make = _maker(shape, dtype, shared, stage.part.layout.attn_tp, place if quantised else None, sharding)
         return make(jnp.uint32(zlib.crc32(name.encode())))
 
-    return jax.tree_util.tree_map_with_path(leaf, stage.places, stage.held_specs())
+    with ThreadPoolExecutor(workers) as pool:
+        made = jax.tree_util.tree_map_with_path(lambda *one: pool.submit(leaf, *one), stage.places, stage.held_specs())
+        return jax.tree.map(lambda future: future.result(), made)
 
 
 def _shared_kv(stage: StageProgram, layer: int | None, path: Any) -> GQA | None:
