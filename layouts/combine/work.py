@@ -6,16 +6,17 @@ from layouts.op import Op, elementwise, exchange, passes
 from layouts.symbols import ATTENTION_PARTS, ATTN_TP, BY_A2A, BY_AG_RS, BY_FI_A2A, DCP, HAS_DCP, ROWS
 
 _BF16, _FP32 = 2, 4
-_MERGED = 3  # kernels of a merge of many parts; of a single part there is one
 _LSE_COLUMNS = 2  # a float32 LSE travels as two bf16 columns of the packed row
 
 
-def merge(heads: int, width: int) -> Op:
-    """The program's merge of the parts of a split KV, float32, of `heads` heads whose output has `width` values; an
-    engine's time of attention includes it."""
+def merge(heads: int, width: int, several: int, single: int) -> Op:
+    """The program's merge of the parts of a split KV, float32, of `heads` heads whose output has `width` values: in
+    `several` kernels, of a single part in so many. An engine's time of attention includes it."""
     outputs = ROWS * heads * DCP / ATTN_TP
     parts = ATTENTION_PARTS * outputs * (2 * _FP32 * width)  # written by the attention, and read
-    return passes("attention_merge", parts + outputs * (_BF16 * width), ONE / ATTENTION_PARTS * -2 + _MERGED)
+    return passes(
+        "attention_merge", parts + outputs * (_BF16 * width), ONE / ATTENTION_PARTS * (single - several) + several
+    )
 
 
 def combine(heads: int, query_width: int, output_width: int, copied_query: bool) -> tuple[Op, ...]:

@@ -36,7 +36,7 @@ def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     projections = gemms(tensors, precision)
     index = decode_scores(mla.indexer) if mla.indexer else ()
     exchanges = combine(mla.heads, mla.kv_values, mla.kv_lora, True)
-    merged = merge(mla.heads, mla.kv_lora)
+    merged = merge(mla.heads, mla.kv_lora, 3, 1)
     return (*projections, _prepare(mla), *index, _attention(mla, precision), merged, *exchanges)
 
 
