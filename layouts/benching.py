@@ -4,6 +4,7 @@ The features of a timed row come from the same formulas as those of a predicted 
 holds for the other.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class Case:
         return self.requests * self.verify
 
 
+@functools.cache
 @in_x64
 def values_of(case: Case, multiprocessors: int, layout: Layout | None = None) -> Values:
     """Every quantity of the case, under a layout (none: one rank alone, all requests of the case its own)."""
@@ -53,7 +55,7 @@ def values_of(case: Case, multiprocessors: int, layout: Layout | None = None) ->
     )
     with on_host():
         found = quantities(Exact(), cut_of(layout or Layout()), load, traits, float(multiprocessors))
-        found |= program_quantities(Exact(), found, traits)
+        found |= program_quantities(Exact(), found, traits, float(multiprocessors))
     return {name: float(value) for name, value in found.items()}
 
 

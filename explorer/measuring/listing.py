@@ -1,7 +1,7 @@
 """What is timed on a machine: the benches of every op package, and the exchanges between its devices."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import layouts.dense.bench as dense
@@ -18,16 +18,7 @@ from hw.compat import on_host, x64
 from hw.measuring import Bench, copies, exchanges
 from hw.work import COLLECTIVES, FAMILIES
 
-_SOURCES: Final[tuple[Callable[[Here], list[Bench]], ...]] = (
-    lambda here: copies.benches(small=not here.real),
-    lambda here: exchanges.benches(here.devices, small=not here.real),
-    lambda here: dense.benches(small=not here.real),
-    lambda here: mla.benches(int(here.machine.sms), small=not here.real),
-    lambda here: gqa.benches(int(here.machine.sms), small=not here.real),
-    lambda here: kda.benches(int(here.machine.sms), small=not here.real),
-    lambda here: moe.benches(int(here.machine.sms), small=not here.real),
-    lambda here: residual.benches(small=not here.real),
-)
+_PACKAGES: Final = (dense, mla, gqa, kda, moe, residual)
 _TURNS: Final = 3  # a third of the rows of each curve is timed before the next third of any
 
 
@@ -40,8 +31,13 @@ def benches_of(here: Here, only: Sequence[str] = (), quick: bool = False) -> lis
     known = [str(name) for name in (*FAMILIES, *COLLECTIVES)]
     if unknown := [name for name in only if name not in known]:
         raise MeasuringError(f"only {unknown[0]!r} is no family of kernels or kind of exchange: {', '.join(known)}")
+    small = not here.real
     with x64(), on_host():
-        found = [bench for source in _SOURCES for bench in source(here)]
+        found = [
+            *copies.benches(small=small),
+            *exchanges.benches(here.devices, small=small),
+            *(bench for package in _PACKAGES for bench in package.benches(int(here.machine.sms), small=small)),
+        ]
         owners = {bench.name: owners_of(row_of(bench.name, bench.asks, 0.0)) for bench in found}
     wanted = [b for b in found if not only or {o.partition(".")[0] for o in owners[b.name]} & set(only)]
     if not wanted:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hw.measuring import Bench, normal, weight
-from layouts.benching import BF16, asked
+from layouts.benching import BF16, Case, asked, values_of
 from layouts.linear import linear
 from layouts.op import gemm
 from layouts.symbols import ROWS
@@ -31,19 +31,21 @@ _FP8: Final = jnp.float8_e4m3fn
 _IN_FP8: Final = Precision({"dense": FORMATS["fp8"]})
 
 
-def benches(small: bool = False) -> list[Bench]:
+def benches(multiprocessors: int, small: bool = False) -> list[Bench]:
     """One for each shape and row count."""
     tables = {"bf16": _SMALL if small else _SHAPES, "fp8": () if small else _FP8_SHAPES}
-    return [_bench(form, k, n, m) for form, shapes in tables.items() for k, n, rows in shapes for m in rows]
+    return [
+        _bench(form, k, n, m, multiprocessors) for form, shapes in tables.items() for k, n, rows in shapes for m in rows
+    ]
 
 
-def _bench(form: str, inner: int, columns: int, rows: int) -> Bench:
+def _bench(form: str, inner: int, columns: int, rows: int, multiprocessors: int) -> Bench:
     tensor = Tensor("weight", columns, inner, "dense", ROWS)
     fp8 = form == "fp8"
     # scaled operands use the whole range of fp8
     return Bench(
         name=f"{form} {rows} x {inner} by {inner} x {columns}",
-        asks=asked([gemm(tensor, _IN_FP8 if fp8 else BF16)], {"rows": rows}),
+        asks=asked([gemm(tensor, _IN_FP8 if fp8 else BF16)], values_of(Case(rows), multiprocessors)),
         turn=_eight_bits if fp8 else linear,
         held=partial(normal, shape=(rows, inner), dtype=_FP8 if fp8 else jnp.bfloat16),
         own=partial(normal, shape=(columns, inner), dtype=_FP8) if fp8 else partial(weight, shape=(columns, inner)),

@@ -31,7 +31,7 @@ def benches(multiprocessors: int, small: bool = False) -> list[Bench]:
 
 def _attention(requests: int, verify: int, heads: int, kv_heads: int, tokens: int, multiprocessors: int) -> Bench:
     gqa = GQA(4096, heads, kv_heads, _WIDTH, 0, False, False)
-    case = Case(requests, tokens, verify, heads, kv_heads)
+    case = Case(requests, tokens, verify, kv_heads=kv_heads)
     runs, entry = -(-tokens // RUN), Entry(_WIDTH, _WIDTH, _WIDTH)
 
     def held(key: jax.Array) -> tuple[jax.Array, Pages]:
@@ -46,7 +46,7 @@ def _attention(requests: int, verify: int, heads: int, kv_heads: int, tokens: in
 
     return Bench(
         name=f"grouped attention of {requests} x {verify} rows, {heads} over {kv_heads} heads, {tokens} tokens",
-        asks=asked(named(decode(gqa, (), BF16), "gqa_decode"), values_of(case, multiprocessors)),
+        asks=asked(named(decode(gqa, (), BF16), "gqa_decode", "attention_merge"), values_of(case, multiprocessors)),
         turn={form: partial(turn, form=form) for form in TRIED},
         held=held,
         own=lambda key: normal(key, (requests * runs * RUN, kv_heads, 2 * _WIDTH)),

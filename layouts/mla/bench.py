@@ -31,7 +31,12 @@ def benches(multiprocessors: int, small: bool = False) -> list[Bench]:
     """Products a head, then attention."""
     products, attentions = (_SMALL_PRODUCTS, _SMALL_ATTENTIONS) if small else (_PRODUCTS, _ATTENTIONS)
     return [
-        *(_product(name, heads, m) for name in ("w_kc", "w_vc") for heads, rows in products for m in rows),
+        *(
+            _product(name, heads, m, multiprocessors)
+            for name in ("w_kc", "w_vc")
+            for heads, rows in products
+            for m in rows
+        ),
         *(_attention(*shape, multiprocessors) for shape in attentions),
     ]
 
@@ -41,11 +46,11 @@ def shape_of(heads: int) -> MLA:
     return MLA(7168, heads, 1536, 512, 128, 64, 128, False, None)
 
 
-def _product(name: str, heads: int, rows: int) -> Bench:
+def _product(name: str, heads: int, rows: int, multiprocessors: int) -> Bench:
     mla = shape_of(heads)
     (tensor,) = (t for t in mla.tensors() if t.name == name)
     columns, inner = tensor.out // heads, tensor.inp
-    values = {"rows": rows, "attn_tp": 1, "query_tp": 1}
+    values = values_of(Case(rows, heads=heads), multiprocessors)
     return Bench(
         name=f"{name} of {heads} heads, {rows} rows",
         asks=asked(named(decode(mla, mla.tensors(), BF16), name), values),
@@ -72,7 +77,7 @@ def _attention(requests: int, verify: int, heads: int, tokens: int, multiprocess
 
     return Bench(
         name=f"latent attention of {requests} x {verify} rows, {heads} heads, {tokens} tokens",
-        asks=asked(named(decode(mla, (), BF16), "mla_decode"), values_of(case, multiprocessors)),
+        asks=asked(named(decode(mla, (), BF16), "mla_decode", "attention_merge"), values_of(case, multiprocessors)),
         turn={form: partial(turn, form=form) for form in TRIED},
         held=held,
         own=lambda key: normal(key, (requests * runs * RUN, mla.kv_values)),

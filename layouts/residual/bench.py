@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from hw.measuring import Bench, normal
-from layouts.benching import asked
+from layouts.benching import Case, asked, values_of
 from layouts.residual.reference import add_norm
 from layouts.residual.work import norm
 from layouts.symbols import ROWS
@@ -17,12 +17,12 @@ _SMALL: Final = (1, 4, 16, 64)
 _EPS: Final = 1e-6
 
 
-def benches(small: bool = False) -> list[Bench]:
+def benches(multiprocessors: int, small: bool = False) -> list[Bench]:
     """One for each row count."""
-    return [_bench(rows) for rows in (_SMALL if small else _ROWS)]
+    return [_bench(rows, multiprocessors) for rows in (_SMALL if small else _ROWS)]
 
 
-def _bench(rows: int) -> Bench:
+def _bench(rows: int, multiprocessors: int) -> Bench:
     def held(key: jax.Array) -> tuple[jax.Array, ...]:
         of_update, of_stream = jax.random.split(key)
         return (
@@ -37,7 +37,7 @@ def _bench(rows: int) -> Bench:
 
     return Bench(
         name=f"sum and norm of {rows} x {_HIDDEN}",
-        asks=asked([norm("norm", ROWS, _HIDDEN, 0)], {"rows": rows}),
+        asks=asked([norm("norm", ROWS, _HIDDEN, 0)], values_of(Case(rows), multiprocessors)),
         turn=turn,
         held=held,
     )
