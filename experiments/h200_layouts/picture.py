@@ -16,10 +16,16 @@ _COLOURS = (BLUE, GREEN, PURPLE, RED)
 _BOUND = 8.0  # per cent
 
 
-def draw(found: Predicted, path: pathlib.Path) -> None:
-    """Write the picture."""
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
+def write(found: Predicted, path: pathlib.Path) -> None:
+    """Write the picture to a file."""
+    figure = drawn(found)
     FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=150)
+
+
+def drawn(found: Predicted) -> Figure:
+    """The picture."""
+    figure = Figure(figsize=(11, 5.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
     models = sorted({p.shape.slice.model for p in found.points})
     colours = dict(zip(models, _COLOURS, strict=False))
@@ -30,7 +36,7 @@ def draw(found: Predicted, path: pathlib.Path) -> None:
         f"Steps of our programs on H200s: {len(found.points)} points, {held} of them held out of the fit",
         fontsize=10, x=0.01, ha="left",
     )  # fmt: skip
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def _against(axes: Axes, found: Predicted, colours: Mapping[str, str]) -> None:

@@ -44,9 +44,9 @@ def show(path: pathlib.Path) -> None:
     console.print(_constants(found))
     console.print(_every(found))
     console.print("\n".join(verdict(found)))
-    from experiments.h200_layouts.picture import draw
+    from experiments.h200_layouts.picture import write
 
-    draw(found, path.with_suffix(".png"))
+    write(found, path.with_suffix(".png"))
 
 
 def read(path: pathlib.Path) -> Predicted:

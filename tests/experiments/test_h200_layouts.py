@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.h200_layouts import measure as measuring
+from experiments.h200_layouts import picture
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.points import Point, Shape, fitted, points, shapes
 from experiments.h200_layouts.predict import Predicted, asked_of
@@ -103,3 +104,15 @@ def test_the_best_layout_is_asked_for_where_the_gap_is_wide() -> None:
     assert (near.gap, near.lost) == pytest.approx((0.02, 0.02)) and near.best != near.named
     assert wide.gap == pytest.approx(1.0) and wide.best == wide.named
     assert verdict(found)[-1] == "best layout named right in 1 of 1 questions with a gap above 5.0 %"
+
+
+def test_the_picture_has_every_layout_that_was_held_out(tmp_path: pathlib.Path) -> None:
+    found = predicted([1.0, 1.02, 1.0, 2.0], [1.1, 1.0, 1.0, 2.0])
+    figure = picture.drawn(found)
+    left, right = figure.axes
+    assert [tick.get_text().replace("\n", "") for tick in right.get_yticklabels()] == [
+        f"{p.shape.gpus} GPUs: {p.shape.layout}" for p in found.points[1:3]
+    ]
+    assert left.get_xlim() == left.get_ylim()
+    picture.write(found, tmp_path / "layouts.png")
+    assert (tmp_path / "layouts.png").stat().st_size > 10_000
