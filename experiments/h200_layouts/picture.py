@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from experiments.h200_layouts.predict import Predicted
 from explorer.report.pictures.style import BLUE, GREEN, GREY, PALE, PURPLE, RED, plain, short
@@ -52,6 +53,10 @@ def _against(axes: Axes, found: Predicted, colours: Mapping[str, str]) -> None:
                 facecolors="none" if fits else colour, label=f"{model}, fitted to" if fits else model, zorder=2,
             )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, ms", ylabel="predicted, ms")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_locator(NullLocator())
     axes.legend(fontsize=7, frameon=False)
     plain(axes)
 
