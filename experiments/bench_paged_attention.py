@@ -36,9 +36,8 @@ LATENT: Final = Entry(576, 0, 512)
 SCALE: Final = 0.09
 REPEATS: Final = 5
 QUEUED: Final = 3  # chains in flight at once
-MOST_BYTES: Final = 16 << 30  # of a pool
 UNCACHED: Final = 2 << 30  # bytes of a pool that no cache holds a notable part of
-LARGEST_XLA: Final = 1 << 31  # values of scores, and of what is read, above which the XLA form is not run
+LARGEST_XLA: Final = 1 << 30  # values of scores, and of what is read, above which the XLA form is not run
 
 
 class Case(NamedTuple):
@@ -168,7 +167,7 @@ def lowered(heads: int, kv_heads: int, entry: Entry, load: tuple[int, int, int],
         "verify": verify, "tokens": tokens, "bytes": size,
         "flops": 2 * requests * verify * heads * tokens * (entry.key + entry.width),
     }  # fmt: skip
-    calls = int(np.clip(UNCACHED // size, 4, 32))
+    calls = int(np.clip(UNCACHED // size, 4, 32)) if form == "triton" else 4
     rows = max(requests * tokens, min(calls * requests * tokens, UNCACHED // (kv_heads * width * 2)))
     described: Any = jax.ShapeDtypeStruct
     shapes = (
