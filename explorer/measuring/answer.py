@@ -15,7 +15,7 @@ from explorer.measuring.fits import LEAST_ROWS, Curve, curves_of
 from explorer.measuring.journal import BANDWIDTH, FAILED, TRIED
 from explorer.measuring.machine import Here
 from explorer.measuring.rows import owners_of
-from hw.compat import in_x64
+from hw.compat import in_x64, on_host
 from hw.curve_files import curve_file_text
 from hw.figures import Figure, Provenance, unit_of
 from hw.work import sent_bytes
@@ -100,6 +100,7 @@ class Measured:
 
 
 @in_x64
+@on_host()
 def answer(here: Here, rows: Sequence[Row], left: Sequence[str] = ()) -> Measured:
     """Curves fitted to the rows of a journal. MeasuringError where no row was timed."""
     date = datetime.date.today().isoformat()

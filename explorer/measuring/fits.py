@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from explorer.calibration.measured import Rows
 from hw.arithmetic import Exact
-from hw.compat import in_x64
+from hw.compat import in_x64, on_host
 from hw.curve_forms import AMONG_MANY, EXCHANGES, FIXED, KERNELS, PROTOCOLS, WARM, Free, tuned
 from hw.fitting import Predict, Quality, fit
 from hw.machine import Machine
@@ -61,6 +61,7 @@ class Curve:
 
 
 @in_x64
+@on_host()
 def curves_of(machine: Machine, rows: Rows) -> tuple[Curve, ...]:
     """The curves that the rows tell, families before exchanges.
 
@@ -71,8 +72,8 @@ def curves_of(machine: Machine, rows: Rows) -> tuple[Curve, ...]:
 
     def fitted(asked: _Asked) -> Curve:
         seconds = rows.seconds[asked.rows]
-        # compiled in its own thread, where the switch to 64 bits is another
-        values, quality = fit(asked.predict, asked.free, seconds, np.arange(len(seconds)), seconds)
+        with on_host():  # which a thread has to say for itself
+            values, quality = fit(asked.predict, asked.free, seconds, np.arange(len(seconds)), seconds)
         values = {**asked.fixed, **values}
         return Curve(asked.owner, asked.rate, values, quality, float(np.median(off[asked.rows])), asked.rows)
 

@@ -12,6 +12,7 @@ import jax
 
 from explorer.documents import versions
 from explorer.measuring.errors import MeasuringError
+from hw.compat import on_host
 from hw.figures import chip_names
 from hw.machine import Machine, load_machine
 
@@ -54,7 +55,9 @@ def machine_here(hardware: str | None, gpus: int | None, simulated: bool) -> Her
         )
     if chip not in chip_names():
         raise MeasuringError(f"hardware {chip!r}: must be a chip, one of {', '.join(chip_names())}")
-    return Here(tuple(devices[:count]), load_machine(chip), platform.node() or "unknown", versions_here())
+    with on_host():
+        machine = load_machine(chip)
+    return Here(tuple(devices[:count]), machine, platform.node() or "unknown", versions_here())
 
 
 def chip_of_device(device: Any) -> str | None:

@@ -51,9 +51,12 @@ def test_rows_are_timed_and_not_timed_again(tmp_path: pathlib.Path) -> None:
     }  # fmt: skip
     before = dict(kept.rows)
     # the bench of that name would fail if it were run
-    assert measure(here(), [bench("one", broken), bench("two", negated)], journal(tmp_path)) == []
+    assert (
+        measure(here(2), [bench("one", broken), bench("two", negated), bench("three", negated)], journal(tmp_path))
+        == []
+    )
     after = journal(tmp_path).rows
-    assert set(after) == {BANDWIDTH, "one", "two"}
+    assert set(after) == {BANDWIDTH, "one", "two", "three"}
     assert after["one"] == before["one"]
 
 
