@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hw.measuring.bench import Bench, Turn, normal, size_of
 from hw.measuring.clock import median_seconds
 
-_LONG: Final = 1.5e-4  # seconds of all turns together beside which the pause's own unsteadiness is small
+_LONG: Final = 2.5e-4  # seconds of all turns together beside which the pause's own unsteadiness is small
 _MOST_TURNS: Final = 24
 _LEAST_TURNS: Final = 2
 _ROOM: Final = 8 << 30  # bytes of arguments, and of results, that a chain may hold
