@@ -277,6 +277,7 @@ def test_steps_are_timed_at_full_tables(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(set(seen[0].batch.slots.reshape(-1).tolist())) == 2 * 48
     assert seen[0].batch.lengths.tolist() == [45, 45]
     assert len(set(seen[0].tokens.tolist())) > 1
+    assert (seen[0].pending.tolist(), seen[0].begins.tolist()) == ([3, 3], [False, False])
     assert session.pools[0].idle_lines == 2
     with pytest.raises(SessionError, match="width = 49"):
         session.timed(49, 1)
@@ -284,6 +285,22 @@ def test_steps_are_timed_at_full_tables(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(PoolError, match="release a request first"):
         session.timed(1, 1)
     assert session.pools[0].idle_lines == 1
+
+
+def test_no_step_verifies_more_than_a_ring_holds() -> None:
+    from tests.layouts.decoding import loaded, program_of
+
+    capacity = Capacity(1, 48, page=4, verify=2)
+    program = program_of("kimi_linear", Layout(), capacity)
+    session = Session(program, loaded("kimi_linear", program), capacity, np.float32)
+    request = session.admit()
+    with pytest.raises(SessionError, match="rows to verify of each request = 3 is out of range: give 1 to 2"):
+        session.verify({request: [1, 2, 3]})
+    assert session.length(request) == 0
+    with pytest.raises(SessionError, match="width = 3"):
+        session.timed(3, 1)
+    session.release(request)
+    assert generate(session, prompts("kimi_linear", 1), TOKENS, 2).tokens == plain("kimi_linear", 1)
 
 
 def test_a_session_has_the_room_of_its_program() -> None:
