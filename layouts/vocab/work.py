@@ -23,14 +23,15 @@ def embed(hidden: int) -> tuple[Op, ...]:
 def logits(head: Tensor, precision: Precision) -> tuple[Op, ...]:
     """Rows of the attention groups that share a vocabulary are gathered, multiplied, and their logits gathered."""
     vocab, hidden = head.out, head.inp
-    turned = LOGIT_ROWS * (4 * _BF16 * vocab)
+    turned = LOGIT_ROWS * (6 * _BF16 * vocab)
     return (
         exchange(
             "logits_row_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * hidden), VOCAB_GROUPS, stride=ATTN_TP
         ),
         gemm(head, precision),
         exchange("logits_all_gather", CollectiveKind.ALL_GATHER, LOGIT_ROWS * (_BF16 * vocab), VOCAB_TP),
-        # the program takes the best of what it gathered in two kernels, and turns what was gathered around
+        # the program takes the best of what it gathered in two kernels; what is padding is marked before, and what was
+        # gathered turned around
         elementwise("sample", LOGIT_ROWS * (_BF16 * vocab), program_launches=2),
         passes("logits_turn", turned + turned * -1 / VOCAB_TP, 2),
     )
