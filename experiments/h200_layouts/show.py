@@ -20,6 +20,7 @@ CURVES: Final = "h200_curves.toml"
 GAP: Final = 0.05  # a best layout is asked for where the next one takes so much longer
 BOUND: Final = 0.08  # of the largest error
 MIDDLE: Final = 0.04  # and of the median
+WIDTH: Final = 140
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ def show(path: pathlib.Path) -> None:
     """Tables on the console, and a picture beside the results."""
     found = read(path)
     console = Console()
-    console.print(_by(found, "model and layout", lambda p: (p.shape.slice.model, f"{p.shape.gpus}: {p.shape.layout}")))
+    if not console.is_terminal:
+        console = Console(width=WIDTH)  # of a file that they are sent to
+    console.print(_by(found, "layout", lambda p: (p.shape.slice.model, f"{p.shape.gpus}: {p.shape.layout}")))
     console.print(_by(found, "load", lambda p: (p.shape.slice.model, f"{p.shape.requests} x {p.shape.verify}")))
     console.print(_best(choices(found)))
     console.print(_constants(found))
