@@ -23,9 +23,7 @@ from layouts.kda.chunked import Writes
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
 
-_FEW: Final = 2  # tokens of a step up to which the first of these is the faster
-_TILINGS: Final = ((64, 4), (32, 2))  # columns of a block, warps of a program
-_PARTS: Final = 4  # into which keys are split to be multiplied and added in one instruction
+_LEAST: Final = 4
 _MOST: Final = 256  # keys that the registers of a program have room for
 _FMA: Final = "fma.rn.f32 $0, $1, $2, $3;"  # the backend makes two instructions of x * y + z
 Result = tuple[Float[Array, "requests tokens heads dim"], Float[Array, "slots heads dim dim"], Writes]
@@ -33,6 +31,20 @@ Block = Float[Array, "dim columns"]
 Keys = Float[Array, " dim"]
 Columns = Float[Array, " columns"]
 _FusedForm = Callable[[Array, Array, Array], Array]  # x y + z
+
+
+class Tiling(NamedTuple):
+    """How a program works: on blocks of how many columns, with how many warps; into how many parts keys are split, to
+    be multiplied and added in one instruction; whether the next block is on its way meanwhile."""
+
+    columns: int
+    warps: int
+    parts: int
+    ahead: bool
+
+
+_FEW: Final = 2  # tokens of a step up to which the first of these is the faster
+_TILINGS: Final = (Tiling(64, 4, 4, False), Tiling(32, 2, 4, False))
 
 
 def advance_and_solve(
@@ -49,25 +61,24 @@ def advance_and_solve(
     Raises MeshwrightError for widths that the kernel does not have.
     """
     requests, count, heads, dim = tokens.k.shape
-    if dim & (dim - 1) or not (_PARTS <= dim <= _MOST):
+    if dim & (dim - 1) or not (_LEAST <= dim <= _MOST):
         raise MeshwrightError(
-            f"heads of {dim} channels: the kernel has powers of two from {_PARTS} to {_MOST}; use another form"
+            f"heads of {dim} channels: the kernel has powers of two from {_LEAST} to {_MOST}; use another form"
         )
     empty = (standing.begins | (standing.slots == 0)).astype(jnp.int32)
     decay, both = jnp.exp(tokens.log_decay), (tokens.q * tokens.k).sum(axis=-1)
-    columns, warps = _TILINGS[count > _FEW]
-    columns = min(columns, dim)
-    blocks = jnp.full((1,), dim // columns, jnp.int32)
-    read = (blocks, standing.slots, standing.due, empty, tokens.q, tokens.k, tokens.v, decay, tokens.beta, both)
+    tiling = _TILINGS[count > _FEW]
+    tiling = tiling._replace(columns=min(tiling.columns, dim))
+    read = (standing.slots, standing.due, empty, tokens.q, tokens.k, tokens.v, decay, tokens.beta, both)
     operands = vary_alike(*read, recurrent, writes.keys, writes.deltas, writes.decay)
     described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(operands[0]).manual_axis_type)
     kept = operands[len(read) :]
     launch = pl.pallas_call(
-        partial(_program, width=columns, interpret=interpret),
+        partial(_program, tiling=tiling, interpret=interpret),
         grid=(heads, requests),
         out_shape=(described(tokens.q.shape, jnp.float32), *(described(x.shape, x.dtype) for x in kept)),
         input_output_aliases={len(read) + i: 1 + i for i in range(len(kept))},
-        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=tiling.warps, num_stages=1),
         interpret=interpret,
         name="kda_step",
     )
@@ -78,7 +89,6 @@ def advance_and_solve(
 class _Reads(NamedTuple):
     """References of a program's inputs: where requests stand, the new tokens, and what the slots hold."""
 
-    blocks: Any  # a number that the compiler does not know: it would unroll their loop
     slots: Any
     due: Any
     empty: Any
@@ -95,11 +105,14 @@ class _Reads(NamedTuple):
 
 
 class _Token(NamedTuple):
-    """What a new token brings for each key."""
+    """What a new token brings: for each key, for each column, and for its head."""
 
     q: Keys
     k: Keys
     decay: Keys
+    v: Columns
+    beta: Array
+    both: Array
 
 
 class _Here(NamedTuple):
@@ -120,17 +133,18 @@ class _Kept(NamedTuple):
     decay: Any
 
 
-def _program(*refs: Any, width: int, interpret: bool) -> None:
-    """A head of a request, `width` columns at a time."""
+def _program(*refs: Any, tiling: Tiling, interpret: bool) -> None:
+    """A head of a request, a block of columns after another."""
     reads, kept = _Reads(*refs[: len(_Reads._fields)]), _Kept(*refs[len(_Reads._fields) :])
     head, request = pl.program_id(0), pl.program_id(1)
-    here = _Here(head, request, reads.slots[request])
-
-    def block(number: Array, done: Array) -> Array:
-        _columns(reads, kept, here, pl.ds(number * width, width), _multiply_add if interpret else _fused)
-        return done + 1  # a loop that carries nothing has no form in the backend
-
-    lax.fori_loop(0, reads.blocks[0], block, jnp.int32(0))
+    here, dim = _Here(head, request, reads.slots[request]), reads.k.shape[-1]
+    blocks = [pl.ds(start, tiling.columns) for start in range(0, dim, tiling.columns)]
+    fma = _multiply_add if interpret else _fused
+    following = _loaded(reads, here, blocks[0]) if tiling.ahead else None
+    for columns, behind in zip(blocks, [*blocks[1:], None], strict=True):
+        state = _loaded(reads, here, columns) if following is None else following
+        following = _loaded(reads, here, behind) if tiling.ahead and behind is not None else None
+        _through_tokens(reads, kept, here, columns, state, fma, tiling.parts)
     if not interpret:
         triton.debug_barrier()  # every thread has read the ring
     for token in range(reads.k.shape[1]):
@@ -138,46 +152,59 @@ def _program(*refs: Any, width: int, interpret: bool) -> None:
         kept.decay[here.slot, token, head] = reads.decay[request, token, head]
 
 
-def _columns(reads: _Reads, kept: _Kept, here: _Here, columns: Any, fma: _FusedForm) -> None:
-    """A block of columns through all tokens."""
-    _, count, _, dim = reads.k.shape
+def _loaded(reads: _Reads, here: _Here, columns: Any) -> Block:
+    """A block of the state."""
+    dim = reads.k.shape[-1]
+    return lax.cond(
+        reads.empty[here.request] != 0,
+        lambda: jnp.zeros((dim, columns.size), jnp.float32),
+        lambda: reads.recurrent[here.slot, here.head, :, columns].astype(jnp.float32),
+    )
+
+
+def _through_tokens(
+    reads: _Reads, kept: _Kept, here: _Here, columns: Any, state: Block, fma: _FusedForm, parts: int
+) -> None:
+    """A block of columns through all tokens. What a token brings is on its way while the one before is multiplied."""
     head, request, slot = here
+    ring, count = reads.keys.shape[1], reads.k.shape[1]
 
-    def accepted(token: Array, state: Block) -> Block:
+    def written_at(token: Array | int) -> tuple[Keys, Keys, Columns]:
         at = (slot, token, head)
-        decayed = state * _down(reads.ring_decay[*at], state.shape)
-        return _written(decayed, reads.keys[*at], reads.deltas[*at, columns], fma)
+        return reads.ring_decay[*at], reads.keys[*at], reads.deltas[*at, columns]
 
-    def fetched(token: Array | int) -> _Token:
-        return _Token(*(ref[request, token, head] for ref in (reads.q, reads.k, reads.decay)))
-
-    def scored(token: Array | int, state: Block, query: Keys, key: Keys) -> Columns:
-        """Its delta; `query` and `key` as they meet the state."""
+    def new_at(token: Array | int) -> _Token:
         at = (request, token, head)
-        delta = reads.beta[*at] * (reads.v[*at, columns] - _product(key, state, fma))
-        kept.output[*at, columns] = _product(query, state, fma) + reads.both[*at] * delta
+        q, k, decay = (ref[*at] for ref in (reads.q, reads.k, reads.decay))
+        return _Token(q, k, decay, reads.v[*at, columns], reads.beta[*at], reads.both[*at])
+
+    def accepted(token: Array, carried: tuple[Block, Any]) -> tuple[Block, Any]:
+        state, (decay, key, delta) = carried
+        behind = written_at(jnp.minimum(token + 1, ring - 1))
+        return _written(state * _down(decay, state.shape), key, delta, fma), behind
+
+    def scored(token: Array | int, state: Block, new: _Token, query: Keys, key: Keys) -> Columns:
+        """Its delta; `query` and `key` as they meet the state."""
+        delta = new.beta * (new.v - _product(key, state, fma, parts))
+        kept.output[request, token, head, columns] = _product(query, state, fma, parts) + new.both * delta
         kept.deltas[slot, token, head, columns] = delta
         return delta
 
     def solved(token: Array, carried: tuple[Block, _Token]) -> tuple[Block, _Token]:
         state, new = carried
-        following = fetched(token + 1)  # on its way while this one is multiplied
+        behind = new_at(token + 1)
         state = state * _down(new.decay, state.shape)
-        return _written(state, new.k, scored(token, state, new.q, new.k), fma), following
+        return _written(state, new.k, scored(token, state, new, new.q, new.k), fma), behind
 
-    state = lax.cond(
-        reads.empty[request] != 0,
-        lambda: jnp.zeros((dim, columns.size), jnp.float32),
-        lambda: reads.recurrent[slot, head, :, columns].astype(jnp.float32),
-    )
-    state = lax.fori_loop(0, reads.due[request], accepted, state)
+    first, oldest = new_at(0), written_at(0)
+    state, _ = lax.fori_loop(0, reads.due[request], accepted, (state, oldest))
 
     @pl.when(slot > 0)
     def store() -> None:
         kept.recurrent[slot, head, :, columns] = state.astype(kept.recurrent.dtype)
 
-    state, last = lax.fori_loop(0, count - 1, solved, (state, fetched(0)))
-    scored(count - 1, state, last.q * last.decay, last.k * last.decay)
+    state, last = lax.fori_loop(0, count - 1, solved, (state, first))
+    scored(count - 1, state, last, last.q * last.decay, last.k * last.decay)
 
 
 def _written(state: Block, key: Keys, delta: Columns, fma: _FusedForm) -> Block:
@@ -185,11 +212,10 @@ def _written(state: Block, key: Keys, delta: Columns, fma: _FusedForm) -> Block:
     return fma(_down(key, state.shape), jnp.broadcast_to(delta[None, :], state.shape), state)
 
 
-def _product(vector: Keys, block: Block, fma: _FusedForm) -> Columns:
+def _product(vector: Keys, block: Block, fma: _FusedForm, parts: int) -> Columns:
     """The sum over keys of a vector with each column: part by part, then over what is left."""
-    size = len(vector) // _PARTS
-    parts = zip(*(lax.split(x, [size] * _PARTS) for x in (_down(vector, block.shape), block)), strict=True)
-    (first, tile), *others = parts
+    sizes = [len(vector) // parts] * parts
+    (first, tile), *others = zip(*(lax.split(x, sizes) for x in (_down(vector, block.shape), block)), strict=True)
     total = first * tile
     for part, tile in others:
         total = fma(part, tile, total)
