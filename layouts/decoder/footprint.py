@@ -12,8 +12,8 @@ from layouts.decoder.program import Program, StageProgram
 
 
 def bytes_a_device(program: Program, dtype: jax.typing.DTypeLike) -> int:
-    """Bytes of weights and caches, all of them in `dtype` but the float32 states, on a device of the stage that has the
-    most. What a step needs beside them is not in it."""
+    """Bytes of weights and caches, all of them in `dtype` but float32 states and their rings, on a device of the stage
+    that has the most. What a step needs beside them is not in it."""
     return max(_of_stage(stage, dtype) for stage in program.stages)
 
 
