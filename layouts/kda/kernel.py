@@ -66,10 +66,10 @@ def advance_and_solve(
             f"heads of {dim} channels: the kernel has powers of two from {_LEAST} to {_MOST}; use another form"
         )
     empty = (standing.begins | (standing.slots == 0)).astype(jnp.int32)
-    decay, both = jnp.exp(tokens.log_decay), (tokens.q * tokens.k).sum(axis=-1)
     tiling = _TILINGS[count > _FEW]
     tiling = tiling._replace(columns=min(tiling.columns, dim))
-    read = (standing.slots, standing.due, empty, tokens.q, tokens.k, tokens.v, decay, tokens.beta, both)
+    new = (tokens.q, tokens.k, tokens.v, tokens.log_decay, tokens.beta)
+    read = (standing.slots, standing.due, empty, *new)
     operands = vary_alike(*read, recurrent, writes.keys, writes.deltas, writes.decay)
     described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(operands[0]).manual_axis_type)
     kept = operands[len(read) :]
@@ -95,13 +95,12 @@ class _Reads(NamedTuple):
     q: Any
     k: Any
     v: Any
-    decay: Any
+    log_decay: Any
     beta: Any
-    both: Any
     recurrent: Any
     keys: Any
     deltas: Any
-    ring_decay: Any
+    decay: Any
 
 
 class _Token(NamedTuple):
@@ -112,7 +111,6 @@ class _Token(NamedTuple):
     decay: Keys
     v: Columns
     beta: Array
-    both: Array
 
 
 class _Here(NamedTuple):
@@ -149,7 +147,7 @@ def _program(*refs: Any, tiling: Tiling, interpret: bool) -> None:
         triton.debug_barrier()  # every thread has read the ring
     for token in range(reads.k.shape[1]):
         kept.keys[here.slot, token, head] = reads.k[request, token, head]
-        kept.decay[here.slot, token, head] = reads.decay[request, token, head]
+        kept.decay[here.slot, token, head] = jnp.exp(reads.log_decay[request, token, head])
 
 
 def _loaded(reads: _Reads, here: _Here, columns: Any) -> Block:
@@ -171,12 +169,12 @@ def _through_tokens(
 
     def written_at(token: Array | int) -> tuple[Keys, Keys, Columns]:
         at = (slot, token, head)
-        return reads.ring_decay[*at], reads.keys[*at], reads.deltas[*at, columns]
+        return reads.decay[*at], reads.keys[*at], reads.deltas[*at, columns]
 
     def new_at(token: Array | int) -> _Token:
         at = (request, token, head)
-        q, k, decay = (ref[*at] for ref in (reads.q, reads.k, reads.decay))
-        return _Token(q, k, decay, reads.v[*at, columns], reads.beta[*at], reads.both[*at])
+        q, k, decay = reads.q[*at], reads.k[*at], jnp.exp(reads.log_decay[*at])
+        return _Token(q, k, decay, reads.v[*at, columns], reads.beta[*at])
 
     def accepted(token: Array, carried: tuple[Block, Any]) -> tuple[Block, Any]:
         state, (decay, key, delta) = carried
@@ -186,7 +184,8 @@ def _through_tokens(
     def scored(token: Array | int, state: Block, new: _Token, query: Keys, key: Keys) -> Columns:
         """Its delta; `query` and `key` as they meet the state."""
         delta = new.beta * (new.v - _product(key, state, fma, parts))
-        kept.output[request, token, head, columns] = _product(query, state, fma, parts) + new.both * delta
+        read = _product(query, state, fma, parts)
+        kept.output[request, token, head, columns] = read + (new.q * new.k).sum() * delta
         kept.deltas[slot, token, head, columns] = delta
         return delta
 
