@@ -64,7 +64,8 @@ class Objective(StrEnum):
 class Request:
     """A question that can be answered. Times in seconds; None where an option was left to the planner. `overlap`:
     whether the engine runs the shared expert under the combine; `holding`: what it keeps beside the model. `program`:
-    the step is that of the JAX program here (`of_program`), not an engine's."""
+    the step is that of the JAX program here (`of_program`), not an engine's; `room`: tokens a request its tables hold,
+    where those are more than the context."""
 
     model: Model
     machine: Machine
@@ -86,6 +87,7 @@ class Request:
     overlap: bool = False
     holding: Holding = AS_PUBLISHED
     program: bool = False
+    room: int = 0
 
     @property
     def prefill(self) -> bool:
@@ -109,6 +111,7 @@ class Request:
             chunk=np.float64(self.chunk),
             graph_sizes=self.graphs,
             prefill=self.prefill,
+            room=np.float64(self.room),
         )
         budget = Budget(
             mem_fraction=np.float64(np.nan if self.mem_fraction is None else self.mem_fraction),
@@ -184,10 +187,10 @@ def make_request(
     )
 
 
-def of_program(request: Request) -> Request:
+def of_program(request: Request, room: int = 0) -> Request:
     """The same question of the JAX program: it computes as many requests as there are, no group asks another, and the
-    shared expert runs while rows travel."""
-    return replace(request, program=True, graphs=np.ones_like(request.graphs), overlap=True)
+    shared expert runs while rows travel. `room`: tokens a request that its tables hold, if more than its context."""
+    return replace(request, program=True, room=room, graphs=np.ones_like(request.graphs), overlap=True)
 
 
 def verifying_model(

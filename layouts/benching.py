@@ -29,7 +29,7 @@ BF16 = Precision(dict.fromkeys(COMPONENTS, FORMATS["bf16"]) | {"state": FORMATS[
 @dataclass(frozen=True)
 class Case:
     """A decode step of one rank that has so many heads and experts of its own: `requests` of `context` tokens, of each
-    of which `verify` are verified."""
+    of which `verify` are verified, and `group` query heads for each KV head."""
 
     requests: int
     context: int = 1
@@ -38,6 +38,7 @@ class Case:
     kv_heads: int = 1
     experts: int = 0
     topk: int = 0
+    group: int = 1
 
     @property
     def rows(self) -> int:
@@ -49,7 +50,7 @@ class Case:
 @in_x64
 def values_of(case: Case, multiprocessors: int, layout: Layout | None = None) -> Values:
     """Every quantity of the case, under a layout (none: one rank alone, all requests of the case its own)."""
-    traits = Traits(case.heads, case.kv_heads, case.experts, case.topk, 0, 0, 1, 0)
+    traits = Traits(case.heads, case.kv_heads, case.experts, case.topk, 0, 0, 1, 0, case.group)
     load = Load(
         float(case.context), float(case.requests), float(case.verify), graph_sizes=np.array([float(case.requests)])
     )

@@ -12,7 +12,8 @@ class Load(eqx.Module):
     instance runs. `verify`: tokens a request verifies in a decode step. `accept`: tokens it keeps of them on average.
     `graph_sizes`: captured decode batches of an attention group, ascending (repeats pad it to a common length).
     `chunk`: prompt tokens that a replica computes in one prefill step, all its attention groups together. `prefill`
-    says which phase the step is of.
+    says which phase the step is of. `room`: tokens of a request that the tables of a program have room for, where those
+    are more than its context.
     """
 
     context: Float[ArrayLike, ""]
@@ -22,3 +23,4 @@ class Load(eqx.Module):
     chunk: Float[ArrayLike, ""] = 8192.0
     graph_sizes: Float[ArrayLike, " sizes"] = eqx.field(default_factory=lambda: np.ones(1))
     prefill: bool = eqx.field(static=True, default=False)
+    room: Float[ArrayLike, ""] = 0.0

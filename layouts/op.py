@@ -50,7 +50,8 @@ class Op:
     (*program* bytes, of static operands) are then the program's, and `program` is False for what it does not do at
     all. The audit reads these three, through `audited_flops` and `audited_payload`. A step that is priced as the
     program (`layouts.program_side`) has its payloads too, and `program_bytes` through HBM and what `program_shape` says
-    otherwise than `shape`; FLOPs are then those of `flops`, as our kernels skip what holds nothing. They may name the
+    otherwise than `shape`; FLOPs are then those of `flops`, as our kernels skip what holds nothing, times
+    `program_padding`, as they fill their blocks with rows that do not count. They may name the
     quantities of `symbols.PROGRAM_MEANING` besides the usual ones.
     """
 
@@ -72,6 +73,7 @@ class Op:
     program_flops: Expr | None = None
     program_payload: Expr | None = None
     program_bytes: Expr | None = None
+    program_padding: Expr = ONE
     program_shape: Mapping[str, Expr] = field(default_factory=dict)
 
     @property

@@ -2,12 +2,13 @@
 
 What an engine does stands in `flops`, `bytes`, `payload` and `shape` of an op. Our program has other kernels around the
 large ones, which XLA makes, sends messages with room for the most rows that may come, and lacks some ops. Its large
-kernels (attention, states, grouped GEMMs) read and compute what there is, as an engine's do.
+kernels (attention, states, grouped GEMMs) read and compute what there is, as an engine's do, attention in whole blocks
+of rows.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import ArrayLike
@@ -19,14 +20,27 @@ from layouts.expression import ZERO
 from layouts.op import Op
 from layouts.quantities import Traits
 
-_BLOCK_ROWS: Final = 64
-_SMALL_BLOCKS: Final = 3.0  # that run on a multiprocessor at a time
+# The kernels of attention: rows and tokens that a block takes at a time, tiles that its start and end last.
+_LATENT_ROWS: Final = 64
+_LATENT_TILE: Final = 64
+_PAIRS_ROWS: Final = (16.0, 128.0)
+_PAIRS_TILE: Final = 128
+_START_TILES: Final = 3.0
 _MOST_PARTS: Final = 64
 # The program's exchange in place of those that engines make with kernels of their own.
 AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
     CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
     CollectiveKind.COMBINE: CollectiveKind.ALL_TO_ALL,
 }
+
+
+class _Blocks(NamedTuple):
+    """Blocks of the program's attention where no request's tokens are cut, tiles of tokens that each passes, and rows
+    that they compute over those that count."""
+
+    blocks: Scalar
+    tiles: Scalar
+    padding: Scalar
 
 
 def as_program(op: Op) -> Op | None:
@@ -38,7 +52,8 @@ def as_program(op: Op) -> Op | None:
         return replace(op, collective=kind, payload=op.audited_payload, shape=op.program_shape)
     moved = op.bytes if op.program_bytes is None else op.program_bytes
     beside = None if op.beside is None else AS_PROGRAM.get(op.beside, op.beside)
-    return replace(op, bytes=moved, shape={**op.shape, **op.program_shape}, beside=beside, problem=None)
+    flops = op.flops * op.program_padding
+    return replace(op, flops=flops, bytes=moved, shape={**op.shape, **op.program_shape}, beside=beside, problem=None)
 
 
 def program_ops(ops: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -48,26 +63,43 @@ def program_ops(ops: tuple[Op, ...]) -> tuple[Op, ...]:
 
 
 def program_quantities(
-    ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike
+    ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike, room: ArrayLike = 0.0
 ) -> dict[str, Scalar]:
-    """The quantities of `symbols.PROGRAM_MEANING` that bytes and payloads of a program on one stage name."""
+    """The quantities of `symbols.PROGRAM_MEANING` that bytes, payloads and shapes of a program on one stage name.
+
+    `room`: tokens a request that tables have room for, where those are more than its context."""
     kept = float(traits.index_topk) if traits.index_topk else values["context"]
+    attention = _attention(ar, values, traits, ar.maximum(values["context"], room))
+    parts = _parts(ar, attention, sms)
     return {
         "choices": ar.minimum(float(traits.topk), values["experts_rank"]),
         "chosen_tokens": ar.minimum(kept, values["context"]),
         "handed_blocks": jnp.zeros(()),
-        "attention_parts": _parts(ar, values, traits, sms),
+        "attention_parts": parts,
+        "attention_blocks": attention.blocks * parts,
+        "attention_padding": attention.padding,
     }
 
 
-def _parts(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike) -> Scalar:
-    """As many as let the kernel's blocks fill the multiprocessors once, or a few times where they are small: over
-    latents a block has 64 query rows, over pairs of heads those of a KV head (`layouts.mla.hopper.splits`,
-    `layouts.paged.tiling`)."""
+def _attention(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, room: Scalar) -> _Blocks:
+    """Over latents a block has 64 query rows of a request, over pairs of heads those of a KV head, a power of two, 128
+    at most (`layouts.mla.hopper`, `layouts.paged.tiling`)."""
+    tokens = room / values["dcp"]
     if traits.heads > 1:
         rows = values["verify"] * traits.heads * values["dcp"] / values["attn_tp"]
-        blocks, at_once = ar.ceil(rows / _BLOCK_ROWS), 1.0
-    else:
-        blocks, at_once = traits.kv_heads / values["kv_head_ranks"], _SMALL_BLOCKS
-    fill = ar.floor(jnp.asarray(sms, dtype=float) * at_once / (values["batch"] * blocks))
-    return ar.minimum(ar.maximum(fill, 1.0), float(_MOST_PARTS))
+        blocks = ar.ceil(rows / _LATENT_ROWS)
+        return _Blocks(values["batch"] * blocks, ar.ceil(tokens / _LATENT_TILE), blocks * _LATENT_ROWS / rows)
+    rows = values["verify"] * float(traits.group) * values["kv_head_ranks"] * values["dcp"] / values["attn_tp"]
+    most = jnp.clip(2.0 ** ar.ceil(jnp.log2(rows)), *_PAIRS_ROWS)
+    blocks = ar.ceil(rows / most)
+    held = traits.kv_heads / values["kv_head_ranks"]
+    return _Blocks(values["batch"] * held * blocks, ar.ceil(tokens / _PAIRS_TILE), blocks * most / rows)
+
+
+def _parts(ar: Arithmetic, attention: _Blocks, sms: ArrayLike) -> Scalar:
+    """Parts of a request's tokens: the fewest of those that end soonest, where blocks run one wave after the other
+    (`layouts.mla.hopper.splits`)."""
+    counts = jnp.arange(1.0, _MOST_PARTS + 1.0)
+    waves = ar.ceil(attention.blocks * counts / jnp.asarray(sms, dtype=float))
+    ends = waves * (ar.ceil(attention.tiles / counts) + _START_TILES)
+    return counts[jnp.argmin(jnp.where(counts <= ar.maximum(attention.tiles, 1.0), ends, jnp.inf))]

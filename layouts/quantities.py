@@ -30,6 +30,7 @@ class Traits:
     window: int
     draft_rows: int
     draft_window: int
+    group: int = 1
 
 
 def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayLike) -> Values:

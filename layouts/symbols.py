@@ -95,6 +95,8 @@ PROGRAM_MEANING: Final[dict[str, str]] = {
     "chosen_tokens": "tokens that an index chooses for a row: min(top-k, context)",
     "handed_blocks": "earlier states of the stream that are handed on at all cuts between stages together",
     "attention_parts": "parts of a request's KV tokens that the program's attention merges",
+    "attention_blocks": "blocks of the program's attention kernel, those of all parts",
+    "attention_padding": "query rows that these blocks compute over those that count",
     "inverse_levels": "joins that invert a triangle of the verify width: ceil(log2(verify))",
 }
 
@@ -131,7 +133,8 @@ SPARSE_PREFIX_TOKENS, WINDOW_PREFIX_TOKENS = _symbol("sparse_prefix_tokens"), _s
 CHOICES, INVERSE_LEVELS, CHOSEN_TOKENS = _symbol("choices"), _symbol("inverse_levels"), _symbol("chosen_tokens")
 TABLE_TOKENS, WINDOW_TABLE_TOKENS = _symbol("table_tokens"), _symbol("window_table_tokens")
 INDEX_TABLE_TOKENS, HANDED_BLOCKS = _symbol("index_table_tokens"), _symbol("handed_blocks")
-ATTENTION_PARTS = _symbol("attention_parts")
+ATTENTION_PARTS, ATTENTION_BLOCKS = _symbol("attention_parts"), _symbol("attention_blocks")
+ATTENTION_PADDING = _symbol("attention_padding")
 HAS_TP, HAS_GROUPS = _symbol("has_tp"), _symbol("has_groups")
 WINDOW_HELD = _symbol("window_held")
 GRAPH_ROWS = _symbol("graph_rows")

@@ -11,6 +11,7 @@ from layouts.quantities import Traits
 def traits_of(model: Model) -> Traits:
     """The numbers of a model on which quantities depend."""
     layers = model.layers
+    grouped = [la.attention for la in layers if isinstance(la.attention, GQA)]
     latent = [la.attention for la in layers if isinstance(la.attention, MLA)]
     windows = [la.attention.window for la in layers if isinstance(la.attention, GQA | CSA) and la.attention.window]
     reaches = [la.attention.reach for la in layers if isinstance(la.attention, CSA)]
@@ -28,4 +29,5 @@ def traits_of(model: Model) -> Traits:
         window=max(windows, default=0),
         draft_rows=draft.block if draft and window else 1,
         draft_window=max(drafted, default=0),
+        group=max((a.heads // a.kv_heads for a in grouped), default=1),
     )

@@ -85,7 +85,8 @@ def _request(point: Point, folder: pathlib.Path, hardware: str) -> Request:
             verify_width=shape.verify,
             draft="none",
             precision=PLAIN_BF16,
-        )
+        ),
+        shape.longest,
     )
 
 

@@ -18,7 +18,7 @@ from layouts.paged.block import Entry
 # requests, verify, heads, KV heads, tokens of a request
 _ATTENTIONS: Final = (
     (16, 1, 64, 4, 32768), (64, 1, 64, 4, 4096), (256, 1, 32, 2, 4096), (4, 1, 64, 8, 65536), (64, 5, 32, 4, 4096),
-    (16, 1, 8, 1, 16384), (8, 1, 32, 4, 4096),
+    (16, 1, 8, 1, 16384), (8, 1, 32, 4, 4096), (64, 5, 32, 2, 16384), (32, 5, 64, 4, 4096),
 )  # fmt: skip
 _SMALL: Final = ((1, 1, 2, 1, 64), (2, 1, 4, 2, 64), (2, 1, 4, 1, 128), (2, 2, 2, 1, 256))
 _WIDTH: Final = 128
@@ -31,7 +31,7 @@ def benches(multiprocessors: int, small: bool = False) -> list[Bench]:
 
 def _attention(requests: int, verify: int, heads: int, kv_heads: int, tokens: int, multiprocessors: int) -> Bench:
     gqa = GQA(4096, heads, kv_heads, _WIDTH, 0, False, False)
-    case = Case(requests, tokens, verify, kv_heads=kv_heads)
+    case = Case(requests, tokens, verify, kv_heads=kv_heads, group=heads // kv_heads)
     runs, entry = -(-tokens // RUN), Entry(_WIDTH, _WIDTH, _WIDTH)
 
     def held(key: jax.Array) -> tuple[jax.Array, Pages]:

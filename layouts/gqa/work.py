@@ -9,6 +9,7 @@ from layouts.expression import ONE, Expr
 from layouts.gqa.shape import GQA
 from layouts.op import Op, Problem, elementwise, gemms
 from layouts.symbols import (
+    ATTENTION_PADDING,
     ATTN_TP,
     DCP,
     KV_HEAD_RANKS,
@@ -77,6 +78,7 @@ def _core(
         bytes=tokens * gqa.kv_bytes(precision["kv"].name) + heads * ROWS * (2 * _BF16 * gqa.head_dim),
         problem=problem,
         program_flops=None if room is None else heads * room * (4 * gqa.head_dim),
+        program_padding=ONE if room is None else ATTENTION_PADDING,
     )
 
 

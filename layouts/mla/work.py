@@ -10,7 +10,10 @@ from layouts.expression import ONE, Expr
 from layouts.mla.shape import MLA
 from layouts.op import Op, Problem, elementwise, gemms
 from layouts.symbols import (
+    ATTENTION_BLOCKS,
     ATTENTION_CTAS,
+    ATTENTION_PADDING,
+    ATTENTION_PARTS,
     ATTENTION_SPLITS,
     ATTN_TP,
     BATCH,
@@ -79,6 +82,8 @@ def _attention(mla: MLA, precision: Precision) -> Op:
         shape={"ctas": ATTENTION_CTAS, "splits": ATTENTION_SPLITS},
         problem=None if mla.indexer else _context(mla, precision, heads),
         program_flops=pairs * heads * (2 * (mla.kv_values + mla.kv_lora)),
+        program_padding=ONE if mla.indexer else ATTENTION_PADDING,
+        program_shape={} if mla.indexer else {"ctas": ATTENTION_BLOCKS, "splits": ATTENTION_PARTS},
     )
 
 

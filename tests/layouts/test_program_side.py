@@ -104,5 +104,5 @@ def test_quantities_of_a_rank_with_few_experts() -> None:
     held = {"experts_rank": 4.0, "context": 10.0, "verify": 1.0, "batch": 16.0, "dcp": 1.0, "attn_tp": 2.0}
     found = program_quantities(Exact(), _scalars(held), traits, 132)
     assert (float(found["choices"]), float(found["chosen_tokens"])) == (4.0, 10.0)
-    assert float(found["attention_parts"]) == 8  # 16 requests of 64 heads: 16 blocks, each cut in 132 // 16
+    assert float(found["attention_parts"]) == 1  # ten tokens are a tile
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
