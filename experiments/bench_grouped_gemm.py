@@ -10,7 +10,8 @@ that were chosen, once; a copy counts bytes read plus written. XLA's form multip
 is run on the smaller problems only. Dense products beside it: XLA's in bf16 and with fp8 operands, whose scales are one
 a tensor, and weights in blocks of fp8, spread out by XLA or read by the kernel as one expert.
 
-Takes three minutes. `notes` in the stored results were added by hand.
+Expected on an H200 in bf16: at least 83 % of the copy bandwidth up to 30 rows an expert; 320 to 410 TFLOP/s from 128 on.
+Takes three minutes. `notes` and `tiles` in the stored results were added by hand.
 """
 
 import functools
@@ -71,6 +72,7 @@ MOST_XLA: Final = 2**42  # FLOPs of XLA's form
 # columns and inputs of a dense product, and its rows
 DENSE: Final = ((7168, 16384), (12288, 7168), (36864, 7168))
 ROWS: Final = (1, 16, 128, 640)
+WAYS: Final = ("bf16", "fp8 operands", "fp8 blocks, XLA", "fp8 blocks, kernel")
 
 
 def problem(layer: Layer, tokens: int, form: str, *, holes: bool) -> tuple[jax.Array, jax.Array, Experts]:
@@ -163,16 +165,11 @@ def dense(columns: int, inputs: int, rows: int) -> dict[str, Any]:
     of_x, of_weight = jax.random.split(jax.random.key(rows))
     x, weight = jax.random.normal(of_x, (rows, inputs), jnp.bfloat16), drawn(of_weight, (columns, inputs), "bf16")
     stored: Stored = drawn(of_weight, (1, columns, inputs), "fp8")
-    ways: dict[str, tuple[Callable[..., jax.Array], Any]] = {
-        "bf16": (_dense, weight),
-        "fp8 operands": (_dense_fp8, stored.payload[0]),
-        "fp8 blocks, XLA": (lambda x, w: _dense(x, w.astype(x.dtype)[0]), stored),
-        "fp8 blocks, kernel": (_dense_kernel, stored),
-    }
+    spread = lambda x, w: _dense(x, w.astype(x.dtype)[0])  # noqa: E731
+    runs = ((_dense, weight), (_dense_fp8, stored.payload[0]), (spread, stored), (_dense_kernel, stored))
     row: dict[str, Any] = {"rows": rows, "columns": columns, "inputs": inputs}
-    for name, (way, operand) in ways.items():
-        run = jax.jit(way)
-        row[name] = median(functools.partial(run, x, operand))
+    for name, (way, operand) in zip(WAYS, runs, strict=True):
+        row[name] = median(functools.partial(jax.jit(way), x, operand))
     return row
 
 
@@ -234,10 +231,10 @@ def show(path: pathlib.Path) -> None:
             f"{1e6 * row['seconds']:,.0f}", f"{row['tb_per_s']:.2f}", f"{row['tb_per_s'] / best:.0%}",
             f"{row['tflops']:.0f}", other,
         )  # fmt: skip
-    products = Table("rows", "columns", "inputs", *list(document["dense"][0])[3:], title="Dense products, us")
+    products = Table("rows", "columns", "inputs", *WAYS, title="Dense products, us")
     for row in document["dense"]:
-        sizes, seconds = list(row.values())[:3], list(row.values())[3:]
-        products.add_row(*map(str, sizes), *(f"{1e6 * each:,.0f}" for each in seconds))
+        sizes = (str(row[name]) for name in ("rows", "columns", "inputs"))
+        products.add_row(*sizes, *(f"{1e6 * row[way]:,.0f}" if way in row else "-" for way in WAYS))
     console = Console()
     console.print(table, products)
     for note in document.get("notes", ()):
