@@ -10,7 +10,7 @@ that were chosen, once; a copy counts bytes read plus written. XLA's form multip
 is run on the smaller problems only. Dense products beside it: XLA's in bf16 and with fp8 operands, whose scales are one
 a tensor, and weights in blocks of fp8, spread out by XLA or read by the kernel as one expert.
 
-Expected on an H200 in bf16: at least 83 % of the copy bandwidth up to 30 rows an expert; 320 to 410 TFLOP/s from 128 on.
+Expected on an H200 in bf16: at least 83 % of the copy bandwidth up to 30 rows an expert, 320 to 410 TFLOP/s from 128.
 Takes three minutes. `notes` and `tiles` in the stored results were added by hand.
 """
 
