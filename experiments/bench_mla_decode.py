@@ -4,11 +4,12 @@
     python -m experiments.bench_mla_decode [FILE]             anywhere: what was measured
 
 Checked against float64 on pages in random order, with NaN wherever no token lies, requests of no token among them;
-timed with random inputs, full pages and the pieces merged, medians of seven times 20 calls. The XLA form that it is
-held against attends to a contiguous cache without masks, so it does less. FLOP/s count 2 x (576 + 512) a query row and
-token, bytes those of the latents once; a copy counts bytes read plus written.
+timed with random inputs and full pages, everything from the lengths to the merged output, medians of seven times 20
+calls whose results are dropped as they come. The XLA form that it is held against attends to a contiguous cache without
+masks, so it does less. FLOP/s count 2 x (576 + 512) a query row and token, bytes those of the latents once; a copy
+counts bytes read plus written. A ragged batch has lengths from 1k to 64k, evenly spread on a logarithmic scale.
 
-Expected on an H200: 560 to 600 TFLOP/s at 128 heads, 16 requests and 32k tokens; 3.2 to 3.5 TB/s at 16 heads. Takes two
+Expected on an H200: 560 to 600 TFLOP/s at 128 heads, 16 requests and 32k tokens; 3.3 to 3.5 TB/s at 16 heads. Takes two
 minutes. `notes` in the stored results were added by hand.
 """
 
@@ -32,17 +33,21 @@ WIDTH: Final = 576
 SCALE: Final = 0.06
 CALLS: Final = 20
 REPEATS: Final = 7
-# verify, heads, tokens that the last row of each request sees
+# verify, heads, tokens that the last row of each request sees, tokens that lie together, format of the latents
 RAGGED: Final = (
-    (1, 128, (256, 200, 1)),
-    (1, 128, (512, 0, 65)),
-    (5, 96, (384, 131, 5)),
-    (4, 16, (320, 64, 3, 100)),
-    (8, 16, (1088, 700, 9)),
-    (2, 64, (1, 2, 3, 448)),
-    (1, 16, (2560, 2000)),
-    (3, 100, (190, 0, 2)),
-    (7, 128, (0, 63, 129, 4000)),
+    (1, 128, (256, 200, 1), RUN, "bfloat16"),
+    (1, 128, (512, 0, 65), RUN, "bfloat16"),
+    (5, 96, (384, 131, 5), RUN, "bfloat16"),
+    (4, 16, (320, 64, 3, 100), RUN, "bfloat16"),
+    (8, 16, (1088, 700, 9), RUN, "bfloat16"),
+    (2, 64, (1, 2, 3, 448), RUN, "bfloat16"),
+    (1, 16, (2560, 2000), RUN, "bfloat16"),
+    (3, 100, (190, 0, 2), RUN, "bfloat16"),
+    (7, 128, (0, 63, 129, 4000), RUN, "bfloat16"),
+    (1, 16, (9000, 1, 1, 700, 64, 64, 128, 5000), RUN, "bfloat16"),
+    (4, 16, (320, 64, 3, 100), 16, "bfloat16"),
+    (1, 16, (9000, 1, 1, 700, 64, 64, 128, 5000), RUN, "float8_e4m3fn"),
+    (5, 96, (0, 63, 129, 4000), 32, "float8_e4m3fn"),
 )
 # requests, verify, heads, tokens
 TIMED: Final = (
@@ -57,33 +62,42 @@ TIMED: Final = (
     (64, 1, 16, 8_192),
     (1, 1, 128, 131_072),
 )
+# verify, heads, requests of a ragged batch
+TIMED_RAGGED: Final = ((1, 16, 64), (1, 128, 32), (5, 96, 32))
+# and latents in fp8
+TIMED_FP8: Final = ((16, 1, 16, 32_768), (16, 1, 128, 32_768))
 LARGEST_XLA: Final = 2**32  # bytes of scores above which the XLA form is not run
 
 
-def problem(verify: int, heads: int, lengths: tuple[int, ...], *, holes: bool) -> tuple[jax.Array, jax.Array, Pages]:
-    """Random queries and latents in bf16; runs of the pool in random order, NaN where no token is if `holes`."""
-    runs, requests = -(-max(lengths) // RUN), len(lengths)
+def problem(
+    verify: int, heads: int, lengths: tuple[int, ...], *, holes: bool, run: int = RUN, dtype: str = "bfloat16"
+) -> tuple[jax.Array, jax.Array, Pages]:
+    """Random queries in bf16 and latents; runs of the pool in random order, NaN where no token is if `holes`."""
+    count = np.asarray(lengths)
+    used = -(-count // run)
     of_query, of_pool = jax.random.split(jax.random.key(verify * heads + sum(lengths)))
-    query = jax.random.normal(of_query, (requests, verify, heads, WIDTH), jnp.bfloat16)
-    pool = jax.random.normal(of_pool, ((requests * runs + 1) * RUN, WIDTH), jnp.bfloat16)
-    starts = np.random.default_rng(runs).permutation(requests * runs + 1)[: requests * runs] * RUN
-    starts, count = starts.reshape(requests, runs), np.asarray(lengths)[:, None]
-    limits = np.where(count > 0, np.maximum(count - verify + 1 + np.arange(verify), 0), 0)
+    query = jax.random.normal(of_query, (len(count), verify, heads, WIDTH), jnp.bfloat16)
+    places = np.random.default_rng(used.max()).permutation(used.sum() + 1) * run
+    pool = jax.random.normal(of_pool, (run * len(places), WIDTH), jnp.bfloat16).astype(dtype)
+    starts, ends = np.zeros((len(count), used.max()), int), used.cumsum()
+    for request, (end, runs) in enumerate(zip(ends, used, strict=True)):
+        starts[request, :runs] = places[end - runs : end]
+    limits = np.where(count > 0, np.maximum(count - verify + 1 + np.arange(verify)[:, None], 0), 0).T
     if holes:
         token = np.zeros(len(pool), bool)
         for own, length in zip(starts, lengths, strict=True):
-            token[(own[:, None] + np.arange(RUN)).reshape(-1)[:length]] = True
-        pool = jnp.where(token[:, None], pool, jnp.nan)
+            token[_rows(own, run)[:length]] = True
+        pool = jnp.where(token[:, None], pool, jnp.array(jnp.nan, pool.dtype))
     return query, pool, Pages(jnp.asarray(starts, jnp.int32), jnp.asarray(limits, jnp.int32))
 
 
-def exact(query: jax.Array, pool: jax.Array, pages: Pages) -> tuple[np.ndarray, np.ndarray]:
+def exact(query: jax.Array, pool: jax.Array, pages: Pages, run: int = RUN) -> tuple[np.ndarray, np.ndarray]:
     """Output and log-sum-exp in float64, row by row."""
     q, latents = (np.asarray(x.astype(jnp.float32)).astype(np.float64) for x in (query, pool))
     output, lse = np.zeros((*q.shape[:3], LATENT)), np.full(q.shape[:3], -np.inf)
     limits = np.asarray(pages.limits)
     for request, token in np.argwhere(limits > 0):
-        rows = (np.asarray(pages.starts)[request][:, None] + np.arange(RUN)).reshape(-1)[: limits[request, token]]
+        rows = _rows(np.asarray(pages.starts)[request], run)[: limits[request, token]]
         scores = q[request, token] @ latents[rows].T * SCALE
         highest = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - highest)
@@ -93,16 +107,22 @@ def exact(query: jax.Array, pool: jax.Array, pages: Pages) -> tuple[np.ndarray, 
     return output, lse
 
 
-def checked(verify: int, heads: int, lengths: tuple[int, ...]) -> dict[str, Any]:
+def _rows(starts: np.ndarray, run: int) -> np.ndarray:
+    return (starts[:, None] + np.arange(run)).reshape(-1)
+
+
+def checked(verify: int, heads: int, lengths: tuple[int, ...], run: int, dtype: str) -> dict[str, Any]:
     """Relative error of the output, largest of the log-sum-exp, and whether empty rows are zero and -inf."""
-    inputs = problem(verify, heads, lengths, holes=True)
-    wanted, wanted_lse = exact(*inputs)
-    choice = choose(*inputs, scale=SCALE, latent=LATENT)
-    output, lse = jax.jit(functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form))(*inputs)
+    inputs = problem(verify, heads, lengths, holes=True, run=run, dtype=dtype)
+    wanted, wanted_lse = exact(*inputs, run)
+    choice = choose(*inputs, scale=SCALE, latent=LATENT, run=run)
+    attend = functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form, run=run)
+    output, lse = jax.jit(attend)(*inputs)
     found, found_lse = np.asarray(output.astype(jnp.float32)).astype(np.float64), np.asarray(lse).astype(np.float64)
     seen = np.isfinite(wanted_lse)
     return {
-        "verify": verify, "heads": heads, "lengths": lengths, "form": choice.form, "errors": choice.errors,
+        "verify": verify, "heads": heads, "lengths": lengths, "run": run, "dtype": dtype, "form": choice.form,
+        "errors": choice.errors,
         "error": float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)),
         "lse_error": float(np.abs(found_lse[seen] - wanted_lse[seen]).max()),
         "empty_rows_right": bool(np.isneginf(found_lse[~seen]).all() and not found[~seen].any()),
@@ -117,31 +137,47 @@ def contiguous(query: jax.Array, cache: jax.Array) -> jax.Array:
     return jnp.einsum("brt,btw->brw", weights, cache[..., :LATENT], preferred_element_type=jnp.float32)
 
 
-def timed(requests: int, verify: int, heads: int, tokens: int) -> dict[str, Any]:
-    """Seconds of a call, of the chosen form and of XLA's on a contiguous cache, and what they come to."""
-    query, pool, pages = problem(verify, heads, (tokens,) * requests, holes=False)
+def timed(verify: int, heads: int, lengths: tuple[int, ...], dtype: str = "bfloat16") -> dict[str, Any]:
+    """Seconds of a call of the chosen form, and what they come to."""
+    query, pool, pages = problem(verify, heads, lengths, holes=False, dtype=dtype)
     choice = choose(query, pool, pages, scale=SCALE, latent=LATENT)
     run = jax.jit(functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form))
-    seconds = median(lambda: run(query, pool, pages))
-    row = {
-        "requests": requests, "verify": verify, "heads": heads, "tokens": tokens, "form": choice.form,
-        "errors": choice.errors, "seconds": seconds,
-        "tflops": 2 * requests * verify * heads * tokens * (WIDTH + LATENT) / seconds / 1e12,
-        "tb_per_s": requests * tokens * WIDTH * 2 / seconds / 1e12,
+    seconds, tokens = median(lambda: run(query, pool, pages)), sum(lengths)
+    return {
+        "requests": len(lengths), "verify": verify, "heads": heads, "tokens": tokens / len(lengths),
+        "longest": max(lengths), "dtype": dtype, "form": choice.form, "errors": choice.errors, "seconds": seconds,
+        "tflops": 2 * verify * heads * tokens * (WIDTH + LATENT) / seconds / 1e12,
+        "tb_per_s": tokens * WIDTH * pool.dtype.itemsize / seconds / 1e12,
     }  # fmt: skip
+
+
+def beside_xla(requests: int, verify: int, heads: int, tokens: int) -> dict[str, Any]:
+    """`timed` of requests of equal length, with the seconds of XLA's form on a contiguous cache."""
+    row = timed(verify, heads, (tokens,) * requests)
     if 4 * requests * verify * heads * tokens <= LARGEST_XLA:
+        query, pool, _ = problem(verify, heads, (tokens,) * requests, holes=False)
         plain, cache = jax.jit(contiguous), pool[: requests * tokens].reshape(requests, tokens, WIDTH)
         row["xla_seconds"] = median(lambda: plain(query, cache))
     return row
 
 
+def ragged(requests: int) -> tuple[int, ...]:
+    """Lengths of a batch."""
+    lengths = np.exp(np.random.default_rng(requests).uniform(np.log(1024), np.log(65536), requests))
+    return tuple(int(x) for x in lengths)
+
+
 def median(run: Callable[[], Any], calls: int = CALLS, repeats: int = REPEATS) -> float:
-    """Seconds of a call, of several in flight at once."""
+    """Seconds of a call, of several in flight at once, whose results are dropped as they come."""
     jax.block_until_ready([run() for _ in range(2)])
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
-        jax.block_until_ready([run() for _ in range(calls)])
+        last = run()
+        for _ in range(calls - 1):
+            del last  # its memory is the next one's: a program that is given other addresses is made ready anew
+            last = run()
+        jax.block_until_ready(last)
         times.append((time.perf_counter() - started) / calls)
     return float(np.median(times))
 
@@ -181,7 +217,11 @@ def _steps() -> Iterator[tuple[str, Any]]:
         yield "checked", checked(*case)
     yield "copy_bytes_per_s", copies()
     for shape in TIMED:
-        yield "timed", timed(*shape)
+        yield "timed", beside_xla(*shape)
+    for verify, heads, requests in TIMED_RAGGED:
+        yield "timed", timed(verify, heads, ragged(requests))
+    for requests, verify, heads, tokens in TIMED_FP8:
+        yield "timed", timed(verify, heads, (tokens,) * requests, "float8_e4m3fn")
 
 
 def show(path: pathlib.Path) -> None:
@@ -192,13 +232,14 @@ def show(path: pathlib.Path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     best = max(document["copy_bytes_per_s"].values()) / 1e12
     worst = max(row["error"] for row in document["checked"])
-    title = f"MLA decode, bf16: {document['device']}, jax {document['jax']}; worst error {worst:.1e}"
+    title = f"MLA decode: {document['device']}, jax {document['jax']}; worst error {worst:.1e}"
     rates = ("TFLOP/s", "TB/s", f"of {best:.2f}", "XLA us")
-    table = Table("requests", "verify", "heads", "tokens", "form", "us", *rates, title=title)
+    table = Table("requests", "verify", "heads", "tokens", "longest", "latents", "form", "us", *rates, title=title)
     for row in document["timed"]:
         other = f"{1e6 * row['xla_seconds']:,.0f}" if "xla_seconds" in row else "-"
         table.add_row(
-            f"{row['requests']}", f"{row['verify']}", f"{row['heads']}", f"{row['tokens']:,}", row["form"],
+            f"{row['requests']}", f"{row['verify']}", f"{row['heads']}", f"{row['tokens']:,.0f}",
+            f"{row['longest']:,}", row["dtype"], row["form"],
             f"{1e6 * row['seconds']:,.0f}", f"{row['tflops']:.0f}", f"{row['tb_per_s']:.2f}",
             f"{row['tb_per_s'] / best:.0%}", other,
         )  # fmt: skip

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from layouts.mla.attend import Pages, attend_hopper, attend_pages, choose
-from layouts.mla.hopper import merge, split_count
+from layouts.mla.attend import Pages, attend_pages, choose
+from layouts.mla.hopper import attend_runs
 from layouts.mla.hopper.kernel import UnsupportedShapeError
+from layouts.mla.hopper.splits import merge, split_count
 
 VERIFY, HEADS, LATENT, WIDTH, RUNS, SCALE = 3, 5, 16, 24, 3, 0.3
 # tokens that the last row of each request sees: whole runs, a part of one, fewer than rows, none
@@ -104,25 +105,41 @@ def test_without_such_a_gpu_the_xla_form_is_chosen_and_the_reason_kept():
     assert triton == "triton: Only interpret mode is supported on CPU backend."
 
 
-def test_the_kernel_refuses_other_latents():
-    query, pool, pages, _ = problem()
-    with pytest.raises(UnsupportedShapeError, match=r"16 \+ 8 values in float32.*XLA form"):
-        attend_hopper(query, pool, pages, SCALE, LATENT, 132)
+@pytest.mark.parametrize(
+    ("width", "dtype", "run", "error"),
+    [
+        (24, jnp.bfloat16, 64, r"-40 \+ 64 values in bfloat16.*another form"),
+        (576, jnp.float32, 64, r"512 \+ 64 values in float32.*another form"),
+        (576, jnp.bfloat16, 4, "runs of 4 tokens"),
+        (576, jnp.bfloat16, 48, "runs of 48 tokens"),
+    ],
+)
+def test_the_kernel_refuses_other_latents_and_runs(width, dtype, run, error):
+    query, pool = jnp.zeros((1, 1, 16, width), jnp.bfloat16), jnp.zeros((128, width), dtype)
+    starts, limits = jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 1), jnp.int32)
+    with pytest.raises(UnsupportedShapeError, match=error):
+        attend_runs(query, pool, starts, limits, scale=SCALE, run=run, multiprocessors=132)
 
 
 @pytest.mark.smoke
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel is written for Mosaic GPU of JAX 0.11")
-@pytest.mark.parametrize(("requests", "verify", "heads"), [(16, 1, 128), (4, 5, 96), (3, 8, 16)])
-def test_the_kernel_lowers_for_a_gpu(requests, verify, heads):
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("requests", "verify", "heads", "run", "dtype"),
+    [(16, 1, 128, 64, jnp.bfloat16), (3, 8, 16, 16, jnp.bfloat16), (4, 5, 96, 64, jnp.float8_e4m3fn)],
+)
+def test_the_kernel_lowers_for_a_gpu(requests, verify, heads, run, dtype):
     """No CPU can run it (the interpreter has no warpgroup products in loops), but it is traced and lowered whole."""
-    pages: Any = Pages(
-        jax.ShapeDtypeStruct((requests, 16), jnp.int32),  # pyright: ignore[reportArgumentType]
-        jax.ShapeDtypeStruct((requests, verify), jnp.int32),  # pyright: ignore[reportArgumentType]
-    )
-    query = jax.ShapeDtypeStruct((requests, verify, heads, 576), jnp.bfloat16)
-    shapes = (query, jax.ShapeDtypeStruct((requests * 1024, 576), jnp.bfloat16), pages)
-    run = jax.jit(functools.partial(attend_hopper, scale=0.06, latent=512, multiprocessors=132))
-    output, lse = jax.eval_shape(run, *shapes)
+    described: Any = jax.ShapeDtypeStruct
+    query = described((requests, verify, heads, 576), jnp.bfloat16)
+    pool, starts = described((requests * 1024, 576), dtype), described((requests, 1024 // run), jnp.int32)
+    shapes = (query, pool, starts, described((requests, verify), jnp.int32))
+    attend = jax.jit(functools.partial(attend_runs, scale=0.06, run=run, multiprocessors=132))
+    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        output, lse = jax.eval_shape(attend, *shapes)
+        text = attend.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
     assert output.shape == (requests, verify, heads, 512) and output.dtype == jnp.bfloat16
     assert lse.shape == (requests, verify, heads) and lse.dtype == jnp.float32
-    assert "mosaic_gpu" in run.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+    assert "mosaic_gpu" in text and "xla.gpu.triton" in text

@@ -17,6 +17,7 @@ from layouts.mla.hopper.block import (
     Block,
     Sizes,
     Work,
+    each_piece,
     plgpu,
     rescales,
     spread,
@@ -28,9 +29,13 @@ _SWIZZLED: Final = 64  # bf16 columns of one swizzle
 Sums = tuple[jax.Array, ...]
 
 
-def values(sizes: Sizes, block: Block, work: Work, half: jax.Array) -> None:
+def values(sizes: Sizes, block: Block, half: jax.Array) -> None:
     """The body of values warpgroup `half`, 0 or 1."""
     plgpu.set_max_registers(_REGISTERS, action="increase")
+    each_piece(sizes, block, lambda work: _piece(sizes, block, work, half))
+
+
+def _piece(sizes: Sizes, block: Block, work: Work, half: jax.Array) -> None:
     groups = sizes.groups // 2
     zero = jnp.full((ROWS, COLUMNS), 0, jnp.float32)
     sums = tuple(plgpu.layout_cast(zero, MATRIX) for _ in range(groups))
@@ -55,10 +60,19 @@ def values(sizes: Sizes, block: Block, work: Work, half: jax.Array) -> None:
 
     sums = lax.fori_loop(0, work.tiles, step, sums)
     plgpu.barrier_wait(block.finished)
-    for n, part in enumerate(_scaled(sums, block.row(RESCALE))):
-        columns = pl.ds((half * groups + n) * COLUMNS, COLUMNS)
-        rows = pl.ds(work.row, ROWS)
-        block.part[work.request, work.split, rows, columns] = part.astype(block.part.dtype)
+    sums = _scaled(sums, block.row(RESCALE))
+    plgpu.barrier_arrive(block.factor_read)
+    columns = [pl.ds((half * groups + n) * COLUMNS, COLUMNS) for n in range(groups)]
+
+    def whole(rows: Any) -> None:
+        for own, part in zip(columns, sums, strict=True):
+            block.whole[rows, own] = part.astype(block.whole.dtype)
+
+    def part(rows: Any) -> None:
+        for own, part in zip(columns, sums, strict=True):
+            block.part[rows, own] = part
+
+    work.leave(sizes, whole, part)
 
 
 def _scaled(sums: Sums, factor: jax.Array) -> Sums:

@@ -1,0 +1,164 @@
+"""Every kernel on small ragged inputs under the tools of compute-sanitizer: nothing out of bounds, unset or raced for.
+
+    python -m experiments.sanitize_kernels --measure FILE   with a GPU and compute-sanitizer: run, write FILE
+    python -m experiments.sanitize_kernels [FILE]           anywhere: what was found
+
+Requests of no token, experts that nobody chose and the padding slot are among the inputs; pages are in random order.
+That results are right is held by the benches: here they are computed and dropped. memcheck finds accesses out of
+bounds, initcheck reads of device memory that nothing wrote, racecheck races in shared memory, synccheck barriers that
+not all threads reach. Each tool on each kernel is a process, all side by side; takes two minutes. `notes` in the stored
+results were added by hand.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import bench_grouped_gemm, bench_mla_decode, bench_paged_attention
+from experiments.measured import measure_or_show
+from layouts.dense.activation import SwiGLU
+from layouts.kda import verify as kda
+from layouts.kda.chunked import Writes
+from layouts.kda.reference import Tokens
+from layouts.kda.slots import Standing
+from layouts.mla import attend as mla
+from layouts.moe.grouped import grouped
+from layouts.paged import attend as paged
+
+RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "sanitizer.json"
+SANITIZER: Final = "compute-sanitizer"
+TOOLS: Final = ("memcheck", "initcheck", "racecheck", "synccheck")
+SECONDS: Final = 300  # after which a process is given up
+KEPT_LINES: Final = 12  # of a report
+# "ERROR SUMMARY: 0 errors"; "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)"
+SUMMARY: Final = re.compile(r"SUMMARY: (\d+) (?:error|hazard)")
+
+
+def run_mla() -> None:
+    """Latent attention on Hopper, of few and many rows: bf16, runs of 16 tokens, fp8."""
+    for verify, heads, lengths, run, dtype in (
+        (1, 64, (130, 0, 1), 64, "bfloat16"),
+        (5, 16, (384, 131, 5), 16, "bfloat16"),
+        (2, 16, (200, 0, 70, 1), 64, "float8_e4m3fn"),
+    ):
+        inputs = bench_mla_decode.problem(verify, heads, lengths, holes=True, run=run, dtype=dtype)
+        attend = functools.partial(mla.attend_pages, scale=0.1, latent=512, form="mosaic_gpu", run=run)
+        jax.block_until_ready(jax.jit(attend)(*inputs))
+
+
+def run_paged() -> None:
+    """Attention over pages: the ragged cases of its bench."""
+    for case in bench_paged_attention.RAGGED:
+        query, pool, pages, sinks = bench_paged_attention.problem(case)
+        attend = functools.partial(
+            paged.attend_pages, entry=case.entry, scale=0.1, run=case.run, form="triton", sinks=sinks
+        )
+        jax.block_until_ready(jax.jit(attend)(query, pool, pages))
+
+
+def run_grouped() -> None:
+    """The experts' products: weights in bf16 and in blocks of fp8."""
+    layer = bench_grouped_gemm.Layer(12, 4, 512, 256, 8)
+    run = jax.jit(functools.partial(grouped, activation=SwiGLU(), with_bias=jnp.bool_(True), form="triton"))
+    for form in ("bf16", "fp8"):
+        jax.block_until_ready(run(*bench_grouped_gemm.problem(layer, 100, form, holes=True)))
+
+
+def run_kda() -> None:
+    """A step of three requests: one with accepted tokens, one that begins, and a padding row."""
+    random, heads, dim, tokens, slots = np.random.default_rng(0), 2, 128, 3, 5
+
+    def drawn(*shape: int) -> jax.Array:
+        return jnp.asarray(random.uniform(0.1, 0.9, shape), jnp.float32)
+
+    step = (3, tokens, heads, dim)
+    new = Tokens(drawn(*step), drawn(*step), drawn(*step), -drawn(*step), drawn(*step[:-1]))
+    kept = Writes(*(drawn(slots, tokens, heads, dim) for _ in range(3)))
+    standing = Standing(
+        jnp.array([2, 4, 0], jnp.int32), jnp.array([2, 1, 0], jnp.int32), jnp.array([False, True, False])
+    )
+    jax.block_until_ready(jax.jit(kda.FORMS["triton"])(new, drawn(slots, heads, dim, dim), kept, standing))
+
+
+KERNELS: Final[Mapping[str, Callable[[], None]]] = {
+    "mla": run_mla, "paged": run_paged, "grouped_gemm": run_grouped, "kda": run_kda
+}  # fmt: skip
+
+
+def sanitized(tool: str, kernel: str) -> dict[str, Any]:
+    """What a tool finds in a kernel: the number of its errors (None if it did not end), and its first words on them."""
+    run = f"from experiments.sanitize_kernels import KERNELS; KERNELS[{kernel!r}]()"
+    started = time.perf_counter()
+    ended = subprocess.run(
+        ["timeout", str(SECONDS), _sanitizer(), "--tool", tool, "--print-limit", "5", sys.executable, "-c", run],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # what is allocated ahead hides what is outside
+    )
+    text = ended.stdout + ended.stderr
+    counts = SUMMARY.findall(text)
+    errors = int(counts[-1]) if counts and ended.returncode == 0 else None
+    lines = [] if errors == 0 else text.splitlines()[-KEPT_LINES:] if errors is None else _report(text)
+    return {"tool": tool, "kernel": kernel, "errors": errors, "seconds": time.perf_counter() - started, "lines": lines}
+
+
+def _sanitizer() -> str:
+    found = shutil.which(SANITIZER) or next(map(str, pathlib.Path("/usr/local").glob(f"cuda*/bin/{SANITIZER}")), None)
+    if found is None:
+        sys.exit(f"error: {SANITIZER} is not on the PATH or in /usr/local/cuda*: install the CUDA toolkit")
+    return found
+
+
+def _report(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("=====")][1 : 1 + KEPT_LINES]
+
+
+def measure(path: pathlib.Path) -> None:
+    """Run all tools on all kernels, and keep what each found as it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    device = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
+    document: dict[str, Any] = {"device": device, "jax": jax.__version__, "found": []}
+    pairs = [(tool, kernel) for tool in TOOLS for kernel in KERNELS]
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        running: list[Future[dict[str, Any]]] = [pool.submit(sanitized, *pair) for pair in pairs]
+        for done in as_completed(running):
+            document["found"].append(done.result())
+            print(json.dumps(document["found"][-1]), flush=True)
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def show(path: pathlib.Path) -> None:
+    """Errors by kernel and tool."""
+    from rich.console import Console
+    from rich.table import Table
+
+    document = json.loads(path.read_text(encoding="utf-8"))
+    errors = {(row["kernel"], row["tool"]): row["errors"] for row in document["found"]}
+    table = Table("kernel", *TOOLS, title=f"errors: {document['device']}, jax {document['jax']}")
+    for kernel in KERNELS:
+        found = [errors.get((kernel, tool), "-") for tool in TOOLS]
+        table.add_row(kernel, *("did not end" if count is None else str(count) for count in found))
+    console = Console()
+    console.print(table)
+    for note in document.get("notes", ()):
+        console.print(f"- {note}", highlight=False)
+
+
+if __name__ == "__main__":
+    measure_or_show(__doc__ or "", RESULTS, measure, show)
