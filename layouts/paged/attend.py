@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from layouts.combine import partial
 from layouts.kernels import INTERPRETED, PLAIN
+from layouts.mla.hopper.splits import merge
 from layouts.paged.block import Entry, Tiling
 from layouts.paged.kernel import attend_parts
 from layouts.paged.merge import merge_parts
@@ -17,6 +18,8 @@ from layouts.paged.tiling import tiling_of
 
 Result = tuple[Float[Array, "requests verify heads width"], Float[Array, "requests verify heads"]]
 TRIED: Final = ("triton", PLAIN)
+# pieces that a kernel merges faster, one after the other, than XLA's two launches, which read them side by side
+_MERGED_IN_TURN: Final = 8
 _SOME: Final = 4  # multiprocessors of a device that does not say, to have pieces that are to be merged
 
 
@@ -54,10 +57,12 @@ def attend_tiled(
     """The kernel of `layouts.paged.kernel`, and its pieces merged."""
     shape = (len(query), tiling.splits, query.shape[1] * query.shape[2])
     parts = attend_parts(query, pool, pages, entry=entry, scale=scale, run=run, tiling=tiling, interpret=interpret)
-    output, lse = parts
-    if tiling.splits > 1:
-        output, lse = merge_parts(output.reshape(*shape, -1), lse.reshape(shape), query.dtype, interpret)
-    return output.reshape(*query.shape[:3], -1), lse.reshape(query.shape[:3])
+    output, lse = parts.output.reshape(*shape, -1), parts.lse.reshape(shape)
+    if 1 < tiling.splits <= _MERGED_IN_TURN:
+        output, lse = merge_parts(output, lse, query.dtype, interpret)
+    else:
+        output, lse = merge(output, lse)
+    return output.astype(query.dtype).reshape(*query.shape[:3], -1), lse.reshape(query.shape[:3])
 
 
 def _attend_triton(

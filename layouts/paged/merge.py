@@ -1,4 +1,4 @@
-"""Pieces of an attention made one, in a kernel: one launch, which reads no piece that saw nothing."""
+"""A few pieces of an attention made one, in a kernel: one launch, which reads no piece that saw nothing."""
 
 from functools import partial
 from typing import Any, Final

@@ -11,6 +11,8 @@ from layouts.mla.hopper.splits import split_count
 from layouts.paged.block import Entry, Tiling
 
 _FEWEST: Final = 16  # rows and tokens that a product of the tensor cores takes
+_MANY: Final = 64  # rows from which on a product reads both operands from shared memory
+_COMPUTED: Final = 2  # bytes of the values that are multiplied, at least
 _WIDE: Final = 256  # values of a key above which the sums of a block fill the registers
 _SHARED: Final = 227 * 1024  # bytes of shared memory of a multiprocessor
 _MOST_BLOCKS: Final = 4  # that run on one at a time: more gain nothing
@@ -41,8 +43,11 @@ def tiling_of(query: tuple[int, ...], pool: Any, entry: Entry, tokens: int, mult
     values = entry.key if entry.start + entry.width <= entry.key else entry.key + entry.width
 
     def shared(tokens: int) -> int:
-        """Bytes of a block, about: the backend keeps queries twice, and a step less than it has in flight."""
-        return 2 * max(item, 2) * rows * entry.key + item * (step.stages - 1) * tokens * values
+        """Bytes of a block, about: the backend keeps queries twice, a step less than it has in flight, and what it
+        converts once more where products of many rows read it from here."""
+        converted = _COMPUTED * tokens * values if item < _COMPUTED and rows >= _MANY else 0
+        in_flight = item * (step.stages - 1) * tokens * values
+        return 2 * max(item, _COMPUTED) * rows * entry.key + in_flight + converted
 
     while shared(step.tokens) > _SHARED and step.tokens > _FEWEST:
         step = step._replace(tokens=step.tokens // 2)

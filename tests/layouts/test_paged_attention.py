@@ -114,6 +114,9 @@ def test_no_block_has_more_than_the_shared_memory():
     query, pool = (16, 8, 64, 256), jax.ShapeDtypeStruct((1 << 16, 4, 512), jnp.bfloat16)
     wide, pair = Entry(256, 256, 256), Entry(128, 128, 128)
     assert tiling_of(query, pool, wide, 1 << 14, 132).tokens == 32  # 2 x 64 KiB of queries and 2 x 32 KiB, not 2 x 128
+    latents = jax.ShapeDtypeStruct((1 << 16, 1, 576), jnp.float8_e4m3fn)
+    # 2 x 72 KiB of queries, 36 of tokens and 72 more where they are converted
+    assert tiling_of((16, 4, 16, 576), latents, Entry(576, 0, 512), 1 << 14, 132).tokens == 32
     four = jax.ShapeDtypeStruct((1 << 16, 4, 256), jnp.float32)
     assert tiling_of((16, 1, 64, 128), four, pair, 1 << 14, 132).tokens == 64
 
