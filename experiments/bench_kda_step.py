@@ -9,7 +9,8 @@ random inputs and all tokens of the step before accepted, medians of five times 
 the states, read and written once, and in a second column with those of the tokens and of the ring, each moved once. A
 copy counts bytes read plus written.
 
-Expected on an H200: EXPECTED. Takes two minutes. `notes` in the stored results were added by hand.
+Expected on an H200: 3.0 TB/s at one token of 64 requests, 72 % of a copy, and 1.9 at five; XLA 1.5 and 0.6. Takes two
+minutes. `notes` in the stored results were added by hand.
 """
 
 import json

@@ -23,7 +23,9 @@ from layouts.kda.chunked import Writes
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
 
-_LEAST: Final = 4
+_COLUMNS: Final = 64  # of a block
+_WARPS: Final = 2  # of a program
+_PARTS: Final = 4  # into which keys are split, to be multiplied and added in one instruction
 _MOST: Final = 256  # keys that the registers of a program have room for
 _FMA: Final = "fma.rn.f32 $0, $1, $2, $3;"  # the backend makes two instructions of x * y + z
 Result = tuple[Float[Array, "requests tokens heads dim"], Float[Array, "slots heads dim dim"], Writes]
@@ -31,20 +33,6 @@ Block = Float[Array, "dim columns"]
 Keys = Float[Array, " dim"]
 Columns = Float[Array, " columns"]
 _FusedForm = Callable[[Array, Array, Array], Array]  # x y + z
-
-
-class Tiling(NamedTuple):
-    """How a program works: on blocks of how many columns, with how many warps; into how many parts keys are split, to
-    be multiplied and added in one instruction; whether the next block is on its way meanwhile."""
-
-    columns: int
-    warps: int
-    parts: int
-    ahead: bool
-
-
-_FEW: Final = 2  # tokens of a step up to which the first of these is the faster
-_TILINGS: Final = (Tiling(64, 4, 4, False), Tiling(32, 2, 4, False))
 
 
 def advance_and_solve(
@@ -60,25 +48,23 @@ def advance_and_solve(
     States and ring are updated in place where the caller gives them up. `interpret`: as JAX operations, on any device.
     Raises MeshwrightError for widths that the kernel does not have.
     """
-    requests, count, heads, dim = tokens.k.shape
-    if dim & (dim - 1) or not (_LEAST <= dim <= _MOST):
+    requests, _, heads, dim = tokens.k.shape
+    if dim & (dim - 1) or not (_PARTS <= dim <= _MOST):
         raise MeshwrightError(
-            f"heads of {dim} channels: the kernel has powers of two from {_LEAST} to {_MOST}; use another form"
+            f"heads of {dim} channels: the kernel has powers of two from {_PARTS} to {_MOST}; use another form"
         )
     empty = (standing.begins | (standing.slots == 0)).astype(jnp.int32)
-    tiling = _TILINGS[count > _FEW]
-    tiling = tiling._replace(columns=min(tiling.columns, dim))
     new = (tokens.q, tokens.k, tokens.v, tokens.log_decay, tokens.beta)
     read = (standing.slots, standing.due, empty, *new)
     operands = vary_alike(*read, recurrent, writes.keys, writes.deltas, writes.decay)
     described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(operands[0]).manual_axis_type)
     kept = operands[len(read) :]
     launch = pl.pallas_call(
-        partial(_program, tiling=tiling, interpret=interpret),
+        partial(_program, interpret=interpret),
         grid=(heads, requests),
         out_shape=(described(tokens.q.shape, jnp.float32), *(described(x.shape, x.dtype) for x in kept)),
         input_output_aliases={len(read) + i: 1 + i for i in range(len(kept))},
-        compiler_params=triton.CompilerParams(num_warps=tiling.warps, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
         interpret=interpret,
         name="kda_step",
     )
@@ -131,18 +117,14 @@ class _Kept(NamedTuple):
     decay: Any
 
 
-def _program(*refs: Any, tiling: Tiling, interpret: bool) -> None:
+def _program(*refs: Any, interpret: bool) -> None:
     """A head of a request, a block of columns after another."""
     reads, kept = _Reads(*refs[: len(_Reads._fields)]), _Kept(*refs[len(_Reads._fields) :])
     head, request = pl.program_id(0), pl.program_id(1)
     here, dim = _Here(head, request, reads.slots[request]), reads.k.shape[-1]
-    blocks = [pl.ds(start, tiling.columns) for start in range(0, dim, tiling.columns)]
-    fma = _multiply_add if interpret else _fused
-    following = _loaded(reads, here, blocks[0]) if tiling.ahead else None
-    for columns, behind in zip(blocks, [*blocks[1:], None], strict=True):
-        state = _loaded(reads, here, columns) if following is None else following
-        following = _loaded(reads, here, behind) if tiling.ahead and behind is not None else None
-        _through_tokens(reads, kept, here, columns, state, fma, tiling.parts)
+    width, fma = min(_COLUMNS, dim), _multiply_add if interpret else _fused
+    for start in range(0, dim, width):
+        _through_tokens(reads, kept, here, pl.ds(start, width), fma)
     if not interpret:
         triton.debug_barrier()  # every thread has read the ring
     for token in range(reads.k.shape[1]):
@@ -150,22 +132,10 @@ def _program(*refs: Any, tiling: Tiling, interpret: bool) -> None:
         kept.decay[here.slot, token, head] = jnp.exp(reads.log_decay[request, token, head])
 
 
-def _loaded(reads: _Reads, here: _Here, columns: Any) -> Block:
-    """A block of the state."""
-    dim = reads.k.shape[-1]
-    return lax.cond(
-        reads.empty[here.request] != 0,
-        lambda: jnp.zeros((dim, columns.size), jnp.float32),
-        lambda: reads.recurrent[here.slot, here.head, :, columns].astype(jnp.float32),
-    )
-
-
-def _through_tokens(
-    reads: _Reads, kept: _Kept, here: _Here, columns: Any, state: Block, fma: _FusedForm, parts: int
-) -> None:
+def _through_tokens(reads: _Reads, kept: _Kept, here: _Here, columns: Any, fma: _FusedForm) -> None:
     """A block of columns through all tokens. What a token brings is on its way while the one before is multiplied."""
     head, request, slot = here
-    ring, count = reads.keys.shape[1], reads.k.shape[1]
+    ring, (count, dim) = reads.keys.shape[1], reads.k.shape[1::2]
 
     def written_at(token: Array | int) -> tuple[Keys, Keys, Columns]:
         at = (slot, token, head)
@@ -183,8 +153,8 @@ def _through_tokens(
 
     def scored(token: Array | int, state: Block, new: _Token, query: Keys, key: Keys) -> Columns:
         """Its delta; `query` and `key` as they meet the state."""
-        delta = new.beta * (new.v - _product(key, state, fma, parts))
-        read = _product(query, state, fma, parts)
+        delta = new.beta * (new.v - _product(key, state, fma))
+        read = _product(query, state, fma)
         kept.output[request, token, head, columns] = read + (new.q * new.k).sum() * delta
         kept.deltas[slot, token, head, columns] = delta
         return delta
@@ -195,6 +165,11 @@ def _through_tokens(
         state = state * _down(new.decay, state.shape)
         return _written(state, new.k, scored(token, state, new, new.q, new.k), fma), behind
 
+    state = lax.cond(
+        reads.empty[request] != 0,
+        lambda: jnp.zeros((dim, columns.size), jnp.float32),
+        lambda: reads.recurrent[slot, head, :, columns].astype(jnp.float32),
+    )
     first, oldest = new_at(0), written_at(0)
     state, _ = lax.fori_loop(0, reads.due[request], accepted, (state, oldest))
 
@@ -211,9 +186,9 @@ def _written(state: Block, key: Keys, delta: Columns, fma: _FusedForm) -> Block:
     return fma(_down(key, state.shape), jnp.broadcast_to(delta[None, :], state.shape), state)
 
 
-def _product(vector: Keys, block: Block, fma: _FusedForm, parts: int) -> Columns:
+def _product(vector: Keys, block: Block, fma: _FusedForm) -> Columns:
     """The sum over keys of a vector with each column: part by part, then over what is left."""
-    sizes = [len(vector) // parts] * parts
+    sizes = [len(vector) // _PARTS] * _PARTS
     (first, tile), *others = zip(*(lax.split(x, sizes) for x in (_down(vector, block.shape), block)), strict=True)
     total = first * tile
     for part, tile in others:
