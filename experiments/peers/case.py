@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench_mla_decode import median
@@ -35,6 +36,7 @@ def asked(case: Case, peers: Sequence[str]) -> Iterator[dict[str, Any]]:
     wanted = case.wanted(*inputs)
     for peer in peers:
         yield {"op": case.op, "shape": dict(case.shape), "peer": peer, **_asked(case.peers[peer], inputs, wanted)}
+        jax.block_until_ready(jnp.ones(()) + 1)  # raises where a peer left the device in error: all after it would fail
 
 
 def _asked(prepare: Callable[..., Run], inputs: tuple[Any, ...], wanted: Sequence[np.ndarray]) -> dict[str, Any]:

@@ -1,38 +1,39 @@
 """KDA decode and verification by others, at the shapes of `experiments/bench_kda_step.py`: states read and written."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from experiments import bench_kda_step as bench
 from experiments.peers.case import Case
 from experiments.peers.installed import module
 from experiments.peers.timing import Run, tensor
-from layouts.kda.reference import Tokens, unit
+from layouts.kda.reference import Tokens
 
-_DIM = 128
+_HEADS = 96
+_TOKENS = (1, 5)
+_FEWEST = 64  # requests
 
 
-def cases(shapes: Iterable[tuple[int, int, int]]) -> Iterator[Case]:
-    """Requests, verified tokens and heads of each shape."""
+def cases(count: int) -> Iterator[Case]:
+    """The first `count` shapes of all heads, one token and five, the more of them first."""
     peers = {
         "flash-linear-attention, recurrent": recurrent, "torch.compile": compiled,
         "flash-linear-attention, chunks": chunked,
     }  # fmt: skip
-    for requests, verify, heads in shapes:
-        shape = {"requests": requests, "verify": verify, "heads": heads}
-        yield Case("kda_step", shape, partial(problem, requests, verify, heads), exact, peers)
+    chosen = {shape for shape in bench.TIMED if shape[1] == _HEADS and shape[2] in _TOKENS and shape[0] >= _FEWEST}
+    for requests, heads, tokens in sorted(chosen, key=lambda shape: (shape[0], -shape[2]))[:count]:
+        shape = {"requests": requests, "heads": heads, "tokens": tokens}
+        yield Case("kda_step", shape, partial(inputs, requests, heads, tokens), exact, peers)
 
 
-def problem(requests: int, verify: int, heads: int) -> tuple[Tokens, jax.Array]:
-    """Random tokens and states, in float32."""
-    keys, shape = jax.random.split(jax.random.key(verify), 6), (requests, verify, heads, _DIM)
-    q, k, v, decay = (jax.random.normal(key, shape) for key in keys[:4])
-    beta = jax.nn.sigmoid(jax.random.normal(keys[4], shape[:3]))
-    tokens = Tokens(unit(q) * _DIM**-0.5, unit(k), v, -jax.nn.softplus(decay), beta)
-    return tokens, jax.random.normal(keys[5], (requests, heads, _DIM, _DIM))
+def inputs(requests: int, heads: int, count: int) -> tuple[Tokens, jax.Array]:
+    """Tokens of the benchmark, and states in their order."""
+    tokens, states, _, standing = bench.problem(heads, count, count, (0,) * requests)
+    return tokens, states[standing.slots]
 
 
 def exact(tokens: Tokens, states: jax.Array) -> tuple[np.ndarray, np.ndarray]:

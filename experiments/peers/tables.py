@@ -13,6 +13,7 @@ from experiments.peers import published
 Row = Mapping[str, Any]
 STORED: Final = pathlib.Path(__file__).parents[1] / "results" / "h200"
 RATES: Final = {"tflops": "TFLOP/s", "tb_per_s": "TB/s"}
+_UNQUANTISED: Final = {None, "bf16", "bfloat16"}  # rows of weights and pools in fp8 stand beside them
 TITLES: Final = {
     "mla_decode": "MLA decode, bf16",
     "kda_step": "KDA decode and verify, float32 state",
@@ -89,12 +90,16 @@ def show(path: pathlib.Path) -> None:
     """Every op that was measured."""
     document = json.loads(path.read_text(encoding="utf-8"))
     console = Console()
+    versions = (f"{name} {version}" for name, version in document["versions"].items())
+    console.print(f"{document['device']}: {', '.join(versions)}", highlight=False)
     for op, title in TITLES.items():
         stored = STORED / f"{op}.json"
         ours = json.loads(stored.read_text(encoding="utf-8"))["timed"] if stored.exists() else ()
-        ours = [row for row in ours if row.get("weights", "bf16") == "bf16"]
-        heading = f"{title}: {document['device']}, {', '.join(f'{n} {v}' for n, v in document['versions'].items())}"
-        table = Table("shape", "who", "us", *RATES.values(), "x ours", "how", title=heading)
+        # rows of pools and weights in fp8 stand beside them
+        ours = [
+            row for row in ours if row.get("weights", "bf16") == "bf16" and row.get("dtype", "bfloat16") == "bfloat16"
+        ]
+        table = Table("shape", "who", "us", *RATES.values(), "x ours", "how", title=title)
         last = ""
         for line in lines(op, ours, document["rows"]):
             if line.shape != last:

@@ -24,7 +24,7 @@ def test_a_public_table_is_read_at_a_shape() -> None:
     """Rows h200_sxm,...,128,16,1,32767,0.2513999... and bf16,bf16,16,32768,268.708,0.549 of the files."""
     found = {row.chip: row.seconds for row in published.at("mla_decode", MLA)}
     assert found == {"H200": pytest.approx(251.4e-6, rel=1e-6), "H800": pytest.approx(268.708e-6)}
-    (step,) = published.at("kda_step", {"requests": 64, "verify": 1, "heads": 96})
+    (step,) = published.at("kda_step", {"requests": 64, "heads": 96, "tokens": 1})
     assert (step.chip, step.seconds) == ("H200", pytest.approx(237.48159e-6, rel=1e-6))
 
 
@@ -99,6 +99,14 @@ def test_the_stored_results_are_drawn(tmp_path: pathlib.Path, capsys: pytest.Cap
     tables.show(tmp_path / "peers.json")
     said = capsys.readouterr().out
     assert "660 TFLOP/s" in said and "a note" in said and "a GPU" in said
+
+
+def test_every_stored_row_has_a_time_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(__main__.RESULTS.read_text(encoding="utf-8"))["rows"]
+    assert {row["op"] for row in rows} == tables.TITLES.keys()
+    assert all(("seconds" in row) != ("refused" in row) for row in rows)
+    tables.show(__main__.RESULTS)
+    assert capsys.readouterr().out.count("FlashMLA") > 3
 
 
 def test_a_file_of_a_package_is_loaded_with_stand_ins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
