@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from layouts.mla.hopper.merge import merge
-from layouts.mla.hopper.schedule import START, TILE, gang_count, piece_of, request_at, schedule, share_of
+from layouts.mla.hopper.schedule import CUT, START, TILE, gang_count, piece_of, request_at, schedule, share_of
 
 LATENT, ROWS = 32, 16
-# tokens that requests see, gangs: none among them, ends of requests at ends of shares, one request over all gangs, more
-# gangs than tiles, many small requests
+# tokens that requests see, gangs: none among them, more requests than gangs, ends of requests at ends of shares, one
+# request over all gangs, more gangs than tiles, many small requests
 BATCHES = [
     ((700, 0, 65, 1), 7),
+    ((5000, 3, 64, 640, 128, 0, 0, 129), 5),
     ((384, 384), 4),
-    ((5000, 3, 64, 64, 128, 0, 0, 129), 5),
     ((4096,), 20),
     ((64, 64, 64), 30),
     ((1,), 3),
@@ -25,7 +25,8 @@ BATCHES = [
 
 def pieces_of(begins, gangs):
     """What each gang does, as the kernel finds it."""
-    share, requests = share_of(begins[-1], gangs), len(begins) - 1
+    requests = len(begins) - 1
+    share = share_of(begins, requests, gangs)
     for gang in range(gangs):
         mine = (gang * share, (gang + 1) * share)
         for request in range(request_at(begins, requests, mine[0]), request_at(begins, requests, mine[1] - 1) + 1):
@@ -54,7 +55,17 @@ def test_no_gang_has_more_than_its_share(lengths, gangs):
     work = np.zeros(gangs, int)
     for gang, _, _, tiles, _ in pieces_of(planned(lengths), gangs):
         work[gang] += tiles
-    assert work.max() <= -(-length // gangs)
+    alike = len(set(lengths)) == 1
+    assert work.max() <= -(-length // gangs) + (CUT if alike else 0)
+
+
+@pytest.mark.parametrize(
+    ("requests", "gangs", "whole"),
+    [(128, 66, True), (16, 66, False), (70, 66, False), (12, 6, True)],  # 132 of 128, 66 of 16, 132 of 70, 132 of 132
+)
+def test_requests_of_one_length_are_cut_only_where_it_pays(requests, gangs, whole):
+    found = [is_whole for *_, is_whole in pieces_of(planned((64 * TILE,) * requests), gangs)]
+    assert all(found) == whole
 
 
 def test_tokens_of_a_verify_step_count_by_the_row_that_sees_most():

@@ -141,7 +141,7 @@ class Work(NamedTuple):
 def each_piece(sizes: Sizes, block: Block, do: Callable[[Work], None]) -> None:
     """Every piece of the share of this block's gang, one after the other."""
     gang, row = lax.axis_index("gang"), lax.axis_index("rows") * ROWS
-    share = share_of(block.begins[sizes.requests], sizes.gangs)
+    share = share_of(block.begins, sizes.requests, sizes.gangs)
     begin = gang * share
     first, last = (request_at(block.begins, sizes.requests, x) for x in (begin, begin + share - 1))
 

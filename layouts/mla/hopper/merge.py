@@ -49,7 +49,7 @@ def merge(
     kind = jax.typeof(whole).manual_axis_type
     launch = pl.pallas_call(
         lambda *refs: _row(_Refs(*refs), gangs, rows),
-        grid=(gangs, rows),
+        grid=(min(gangs, len(begins) - 1), rows),
         out_shape=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=kind) for x in (whole, whole_lse)),
         input_output_aliases={0: 0, 1: 1},
         compiler_params=triton.CompilerParams(num_warps=4),
@@ -62,11 +62,13 @@ def merge(
 
 
 def _row(refs: _Refs, gangs: int, rows: int) -> None:
-    """A row of the request that goes on behind a gang's share, if it began there: one program does each."""
-    gang, row, requests = pl.program_id(0), pl.program_id(1), refs.begins.shape[0] - 1
-    share = share_of(refs.begins[requests], gangs)
-    request = request_at(refs.begins, requests, (gang + 1) * share)
+    """A row of a request that was cut. A program asks for one request, or, where there are more of them than gangs, for
+    the one that goes on behind the share of one gang."""
+    unit, row, requests = pl.program_id(0), pl.program_id(1), refs.begins.shape[0] - 1
+    share = share_of(refs.begins, requests, gangs)
+    request = unit if requests <= gangs else request_at(refs.begins, requests, (unit + 1) * share)
     begin, end = refs.begins[request] + START, refs.begins[request + 1]
+    gang = begin // share if requests <= gangs else unit
 
     @pl.when((begin // share == gang) & (end > (gang + 1) * share))
     def _() -> None:

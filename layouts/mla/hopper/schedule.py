@@ -14,6 +14,7 @@ from jaxtyping import Array, Int
 
 TILE: Final = 64  # tokens of a step
 START: Final = 2  # what a piece costs beside its tiles, in tiles
+CUT: Final = 8  # what it costs to cut every request: a piece more a gang, and the merge
 
 
 class Piece(NamedTuple):
@@ -47,9 +48,17 @@ def request_at(begins: Any, requests: int, position: Any) -> Any:
     return low
 
 
-def share_of(length: Any, gangs: int) -> Any:
-    """Length of the share of a gang."""
-    return (length + (gangs - 1)) // gangs
+def share_of(begins: Any, requests: int, gangs: int) -> Any:
+    """Length of the share of a gang: as short as can be, or some requests where they are all like the first and that
+    makes it no longer than cutting them would take."""
+    length, each = begins[requests], begins[1]
+    shortest = _quotient(length, gangs)
+    whole = _quotient(shortest, each) * each
+    return jnp.where((each * requests == length) & (whole - shortest <= CUT), whole, shortest)
+
+
+def _quotient(length: Any, divisor: Any) -> Any:
+    return (length + (divisor - 1)) // divisor
 
 
 def piece_of(begin: Any, end: Any, share_begin: Any, share_end: Any) -> Piece:
