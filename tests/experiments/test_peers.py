@@ -74,8 +74,10 @@ def test_a_peer_is_held_to_the_reference_of_the_first_request() -> None:
 def test_lines_stand_in_order_with_the_rates_of_our_work() -> None:
     rows = [
         {"op": "kda_step", "shape": {"requests": 1}, "peer": "other op", "refused": "-"},
+        {"op": "kda_step", "shape": MLA, "peer": "other op", "refused": "-"},
         {"op": "mla_decode", "shape": MLA, "peer": "fast", "seconds": 1e-4, "error": 1e-3, "timed": "graph"},
         {"op": "mla_decode", "shape": MLA, "peer": "none", "refused": "not installed"},
+        {"op": "mla_decode", "shape": MLA | {"heads": 2}, "peer": "other shape", "refused": "-"},
     ]
     found = list(tables.lines("mla_decode", [OURS], rows))
     assert [line.who for line in found[:4]] == ["ours", "XLA", "fast", "none"]
@@ -83,7 +85,8 @@ def test_lines_stand_in_order_with_the_rates_of_our_work() -> None:
     assert found[1].of_ours == pytest.approx(4) and found[1].rates["tflops"] == pytest.approx(150)
     assert found[2].of_ours == pytest.approx(0.5) and found[2].rates["tb_per_s"] == pytest.approx(6)
     assert found[3].seconds is None and found[3].note == "not installed"
-    assert [line.note.split(":")[0] for line in found[4:]] == ["published, H200", "published, H800"]
+    assert [line.note.split(":")[0] for line in found[4:6]] == ["published, H200", "published, H800"]
+    assert [(line.who, line.shape.split(", ")[2]) for line in found[6:]] == [("other shape", "2 heads")]
 
 
 def test_a_shape_that_we_did_not_time_has_no_rates() -> None:
