@@ -77,7 +77,7 @@ def test_lines_stand_in_order_with_the_rates_of_our_work() -> None:
         {"op": "kda_step", "shape": MLA, "peer": "other op", "refused": "-"},
         {"op": "mla_decode", "shape": MLA, "peer": "fast", "seconds": 1e-4, "error": 1e-3, "timed": "graph"},
         {"op": "mla_decode", "shape": MLA, "peer": "none", "refused": "not installed"},
-        {"op": "mla_decode", "shape": MLA | {"heads": 2}, "peer": "other shape", "refused": "-"},
+        {"op": "mla_decode", "shape": MLA | {"heads": 3}, "peer": "other shape", "refused": "-"},
     ]
     found = list(tables.lines("mla_decode", [OURS], rows))
     assert [line.who for line in found[:4]] == ["ours", "XLA", "fast", "none"]
@@ -86,7 +86,7 @@ def test_lines_stand_in_order_with_the_rates_of_our_work() -> None:
     assert found[2].of_ours == pytest.approx(0.5) and found[2].rates["tb_per_s"] == pytest.approx(6)
     assert found[3].seconds is None and found[3].note == "not installed"
     assert [line.note.split(":")[0] for line in found[4:6]] == ["published, H200", "published, H800"]
-    assert [(line.who, line.shape.split(", ")[2]) for line in found[6:]] == [("other shape", "2 heads")]
+    assert [(line.who, line.shape.split(", ")[2]) for line in found[6:]] == [("other shape", "3 heads")]
 
 
 def test_a_shape_that_we_did_not_time_has_no_rates() -> None:
