@@ -12,9 +12,9 @@ the project needs any.
 PyTorch's calls are timed by CUDA events around graph replays of 20 calls (medians of seven), so without launch gaps;
 JAX's by wall time of 20 queued calls, as our benchmarks do. Ours and XLA's are read from the stored results of these.
 
-Expected on an H200: FlashMLA faster than ours, by an eighth at 128 heads and a fifth at 16; flash-linear-attention's
-step of one token by a quarter; SGLang's experts as fast as ours; cuDNN slower or refusing. Takes two minutes with cold
-caches, most of it compiling; a run that ends early is gone on with. `notes` in the stored results were added by hand.
+Expected on an H200: FlashMLA faster than ours by a tenth to a fifth, flash-linear-attention's step of one token by a
+quarter, SGLang's experts as fast as ours, cuDNN slower or refusing. Takes two minutes with cold caches, most of it
+compiling; a run that ends early is gone on with. `notes` in the stored results were added by hand.
 """
 
 import json
