@@ -72,7 +72,9 @@ class Tables(eqx.Module):
         """Every quantity of a layout that does not depend on the budget."""
         counts = layer_counts(cut, self.kind_of_layer, self.stages)
         values = {**quantities(ar, cut, load, self.traits, machine.sms), **counts}
-        return {**values, **program_quantities(ar, values, self.traits, machine.sms, load.room)} if self.program else values
+        if not self.program:
+            return values
+        return {**values, **program_quantities(ar, values, self.traits, machine.sms, load.room)}
 
 
 class Evaluation(eqx.Module):

@@ -45,6 +45,8 @@ _TOLD_BY: Final = {
     "step_latency": (("steps", 0.0),),
     "cta_latency": (("ctas", 0.0), ("columns", 0.0)),
 }
+# What is set beforehand for the engines' kernels and fitted for ours: how well products hide under reads.
+_FITTED: Final[Mapping[Family, Mapping[str, Free]]] = {Family.ATTENTION: {"sharpness": Free(4.0, 1.0, 12.0)}}
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,12 @@ def _kernels(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Min
     parts, w = np.flatnonzero(np.isin(rows.owner, mine)), rows.work
     columns = {name: np.asarray(getattr(w, name))[parts] for name in ("flops", "bytes", *SHAPES)}
     work = Work.of([w.family[i] for i in parts], [w.rate[i] for i in parts], **columns)
-    place, fixed = (FAMILIES.index(family), RATES.index(rate)), FIXED.get(family, {})
+    forms = {**KERNELS[family], **_FITTED.get(family, {})}
+    place = FAMILIES.index(family), RATES.index(rate)
+    fixed = {name: value for name, value in FIXED.get(family, {}).items() if name not in forms}
     predict = _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), fixed, place, len(mine))
     told = {name for name, of in _TOLD_BY.items() if any((columns[shape] > least).any() for shape, least in of)}
-    free = {name: how for name, how in KERNELS[family].items() if name in told or name not in (*WARM, *_TOLD_BY)}
+    free = {name: how for name, how in forms.items() if name in told or name not in (*WARM, *_TOLD_BY)}
     return _Asked(family, rate, predict, free, fixed, mine)
 
 

@@ -7,12 +7,12 @@ from hw.tables import Kind
 from hw.work import Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.kda.shape import KDA
-from layouts.op import Op, Problem, elementwise, gemms, passes
+from layouts.op import Op, Problem, elementwise, gemms, passes, scattered
 from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERIFY
 from layouts.tensor import Precision, Tensor
 
 _BF16, _FP32 = 2, 4
-_PREPARED = 10  # kernels
+_PREPARED = 9  # kernels
 # bf16 values a row, head and channel that the kernels of the chunked form move together: the count at which one
 # bandwidth fits short and long prompts of the public tables
 _CHUNK_VALUES = 20
@@ -68,8 +68,9 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
 def _prepared(kda: KDA) -> Op:
     """The program's kernels before the recurrence: the convolution with its window, queries and keys of length one,
     decays, write strengths, inputs kept for the next step, and what XLA has between them in float32."""
-    window, inner = _BF16 * kda.conv_width, _FP32 * kda.width
-    moved = ROWS * (2 * kda.conv_kernel * window + 12 * inner) / ATTN_TP
+    kept = REQUESTS * (VERIFY + (kda.conv_kernel - 1)) * (_BF16 * kda.conv_width) / ATTN_TP
+    # windows are gathered and joined with what is new, read by the convolution, and scattered to their slots
+    moved = kept * 3 + scattered(kept) + ROWS * (12 * _FP32 * kda.width) / ATTN_TP
     return passes(_name(kda, "prepare"), moved, _PREPARED)
 
 

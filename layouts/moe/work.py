@@ -7,7 +7,7 @@ from hw.tables import Kind
 from hw.work import CollectiveKind, Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.moe.shape import MoE
-from layouts.op import Op, Problem, elementwise, exchange, gemm, passes
+from layouts.op import Op, Problem, elementwise, exchange, gemm, passes, scattered
 from layouts.symbols import (
     BY_ALL_TO_ALL,
     BY_MAX_LEN,
@@ -84,7 +84,7 @@ def _chosen(moe: MoE) -> tuple[Op, ...]:
     them, the message where rows travel, and choices ordered by expert, each expert looking through all of them."""
     row, room = _BF16 * moe.width, _room_to_compute()
     launches = _CHOICE_LAUNCHES + moe.correction_bias
-    message = (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row
+    message = (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row + scattered(MOE_ROWS * (moe.topk * row))
     return (
         passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
         passes("expert_message", message, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
