@@ -20,7 +20,7 @@ CURVES: Final = "h200_curves.toml"
 GAP: Final = 0.05  # a best layout is asked for where the next one takes so much longer
 BOUND: Final = 0.08  # of the largest error
 MIDDLE: Final = 0.04  # and of the median
-WIDTH: Final = 140
+WIDTH: Final = 160
 
 
 @dataclass(frozen=True)
