@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hw.measuring.bench import Bench, Turn, normal, size_of
-from hw.measuring.clock import median_seconds
+from hw.measuring.clock import median_difference
 
 _LONG: Final = 2.5e-4  # seconds of all turns together beside which the pause's own unsteadiness is small
 _MOST_TURNS: Final = 24
@@ -79,11 +79,8 @@ class Chain:
     def seconds(self) -> float:
         """Median seconds of a turn; with a part of the pause, where the turns cannot be told from that."""
         paused, held, owns = self.draw(jax.random.key(0, impl=_KEY))
-        whole, rest = (
-            median_seconds(lambda: self.run(paused, held, owns)),
-            median_seconds(lambda: self.rest(paused, held)),
-        )
-        return (whole - rest if whole > rest else whole) / self.turns
+        longer, whole = median_difference(lambda: self.run(paused, held, owns), lambda: self.rest(paused, held))
+        return (longer if longer > 0 else whole) / self.turns
 
 
 def turns_of(expected: float, result_bytes: int) -> int:

@@ -24,6 +24,14 @@ def median_seconds(run: Callable[[], Any], in_flight: int = 4) -> float:
     return float(np.median([_group(run, queued) for _ in range(_GROUPS)]))
 
 
+def median_difference(run: Callable[[], Any], rest: Callable[[], Any], in_flight: int = 4) -> tuple[float, float]:
+    """Median seconds by which a call of `run` is longer than one of `rest`, and of `run` itself; taken in turns, so
+    that what slows the device for a while slows both."""
+    jax.block_until_ready((run(), rest()))
+    pairs = [(_group(run, in_flight), _group(rest, in_flight)) for _ in range(_GROUPS)]
+    return float(np.median([a - b for a, b in pairs])), float(np.median([a for a, _ in pairs]))
+
+
 def _group(run: Callable[[], Any], calls: int) -> float:
     started = time.perf_counter()
     last = run()
