@@ -14,6 +14,7 @@ from explorer.residents.budget import Budget
 from explorer.residents.line import AS_PUBLISHED, Holding
 from hw.compat import in_x64
 from hw.errors import MeshwrightError
+from hw.figures import program_curves
 from hw.machine import Machine, load_machine
 from layouts.enumerate import checked
 from layouts.gqa import GQA
@@ -189,8 +190,13 @@ def make_request(
 
 def of_program(request: Request, room: int = 0) -> Request:
     """The same question of the JAX program: it computes as many requests as there are, no group asks another, and the
-    shared expert runs while rows travel. `room`: tokens a request that its tables hold, if more than its context."""
-    return replace(request, program=True, room=room, graphs=np.ones_like(request.graphs), overlap=True)
+    shared expert runs while rows travel. `room`: tokens a request that its tables hold, if more than its context. A
+    chip has the curves of our own kernels where they ship; a curve file of the user's is taken as it is."""
+    machine = request.machine
+    if curves := program_curves(machine.name):
+        machine = load_machine(machine.name, int(machine.gpus_per_host), int(machine.domain), curves)
+    graphs = np.ones_like(request.graphs)
+    return replace(request, machine=machine, program=True, room=room, graphs=graphs, overlap=True)
 
 
 def verifying_model(

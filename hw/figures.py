@@ -61,6 +61,13 @@ def chip_of(curves: str) -> str:
     return curves.partition("@")[0]
 
 
+def program_curves(chip: str) -> str | None:
+    """The curves of our own programs on a chip, as `meshwright measure` finds them (`h200@program`); None where none
+    ship."""
+    name = f"{chip}@program"
+    return name if (CURVES / f"{name}.toml").exists() else None
+
+
 def read_chip(name: str) -> dict[str, Figure]:
     """Datasheet figures of a chip, by path (`peak.fp8`)."""
     return _read(CHIPS / f"{name}.toml", Provenance.DATASHEET)[0]

@@ -38,6 +38,8 @@ Mine = Int[np.ndarray, " rows"]
 LEAST_ROWS: Final = 4  # below which a curve is not fitted
 
 
+# Where our kernel is cut otherwise than the one that a family's shapes count: whose form it has instead, and what is set.
+_OURS: Final = {Family.ATTENTION: (Family.GEMM, {"waves": 0.0, "cta_latency": 0.0, "split_latency": 0.0})}
 # What a parameter needs of some row, to be told by the rows: a shape above a number.
 _TOLD_BY: Final = {
     "copy_bytes": (("copied", 0.0),),
