@@ -38,7 +38,7 @@ Mine = Int[np.ndarray, " rows"]
 LEAST_ROWS: Final = 4  # below which a curve is not fitted
 
 
-# Where our kernel is cut otherwise than the one that a family's shapes count: whose form it has instead, and what is set.
+# Our kernel is not cut as those are whose grid a family's shapes count: whose form it has instead, and what is set.
 _OURS: Final = {Family.ATTENTION: (Family.GEMM, {"waves": 0.0, "cta_latency": 0.0, "split_latency": 0.0})}
 # What a parameter needs of some row, to be told by the rows: a shape above a number.
 _TOLD_BY: Final = {
@@ -47,8 +47,6 @@ _TOLD_BY: Final = {
     "step_latency": (("steps", 0.0),),
     "cta_latency": (("ctas", 0.0), ("columns", 0.0)),
 }
-# What is set beforehand for the engines' kernels and fitted for ours: how well products hide under reads.
-_FITTED: Final[Mapping[Family, Mapping[str, Free]]] = {Family.ATTENTION: {"sharpness": Free(4.0, 1.0, 12.0)}}
 
 
 @dataclass(frozen=True)
@@ -162,12 +160,11 @@ def _kernels(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Min
     parts, w = np.flatnonzero(np.isin(rows.owner, mine)), rows.work
     columns = {name: np.asarray(getattr(w, name))[parts] for name in ("flops", "bytes", *SHAPES)}
     work = Work.of([w.family[i] for i in parts], [w.rate[i] for i in parts], **columns)
-    forms = {**KERNELS[family], **_FITTED.get(family, {})}
+    form, fixed = _OURS.get(family, (family, FIXED.get(family, {})))
     place = FAMILIES.index(family), RATES.index(rate)
-    fixed = {name: value for name, value in FIXED.get(family, {}).items() if name not in forms}
     predict = _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), fixed, place, len(mine))
     told = {name for name, of in _TOLD_BY.items() if any((columns[shape] > least).any() for shape, least in of)}
-    free = {name: how for name, how in forms.items() if name in told or name not in (*WARM, *_TOLD_BY)}
+    free = {name: how for name, how in KERNELS[form].items() if name in told or name not in (*WARM, *_TOLD_BY)}
     return _Asked(family, rate, predict, free, fixed, mine)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-_GROUPS: Final = 5
+_GROUPS: Final = 11
 _ENOUGH: Final = 0.15  # seconds of a group beyond which fewer calls are in flight
 
 

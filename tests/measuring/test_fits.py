@@ -65,9 +65,13 @@ def test_an_exchange() -> None:
 
 def test_a_curve_says_what_is_set_beforehand_too() -> None:
     """Its parameters mean what they do beside these: a file without them would price other times."""
-    rows = [{"family": "attention", "rate": "bf16", "bytes": s, "seconds": 1e-5 + s / HBM, "ctas": 64.0} for s in SIZES]
+    rows = [{"family": "state", "rate": "bf16", "bytes": s, "seconds": 1e-5 + s / HBM, "steps": 1.0} for s in SIZES]
     (curve,) = curves_of(load_machine("h200"), observed(rows))
-    assert curve.values["waves"] == 1.0 and "sharpness" in curve.values
+    assert curve.values["sharpness"] == 1.0
+    # our attention is not cut as the kernels are whose grid the chip's curve counts
+    (curve,) = curves_of(load_machine("h200"), observed([r | {"family": "attention", "ctas": 64.0} for r in rows]))
+    assert curve.values["waves"] == curve.values["cta_latency"] == 0.0
+    assert curve.values["sharpness"] > 1.0
 
 
 def test_too_few_rows_are_no_curve() -> None:
