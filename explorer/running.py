@@ -18,6 +18,7 @@ from explorer.fitting import exhaustion_named, require_memory
 from explorer.request import PLAIN_BF16, make_request, of_program
 from explorer.run_request import RunError, RunRequest, make_run_request
 from hw.compat import COMPILE_TO_RUN_ONCE
+from hw.figures import program_curves
 from layouts.decoder.choices import kernels_of
 from layouts.decoder.drawn import drawn
 from layouts.decoder.loading import loaded
@@ -235,5 +236,6 @@ def _notes(ran: Ran) -> list[str]:
     notes += ran.kernels.notes()
     if ran.predicted is None:
         return [*notes, "no prediction: it is made for a known chip and bfloat16"]
-    curves = f"the curves of {ran.request.hardware}; `meshwright measure` makes its own"
+    name = program_curves(ran.request.hardware or "") or ran.request.hardware
+    curves = f"the curves of {name}; `meshwright measure` makes its own"
     return [*notes, f"the prediction is for this program, by {curves}"]

@@ -75,7 +75,8 @@ def test_a_prediction_stands_beside_the_step_for_a_known_chip(capsys: pytest.Cap
     predicted = found["predicted_ms"]
     assert 0 < predicted["low"] <= predicted["likely"] <= predicted["high"]
     (note,) = found["notes"]
-    assert note == "the prediction is for this program, by the curves of h200; `meshwright measure` makes its own"
+    curves = "the curves of h200@program; `meshwright measure` makes its own"
+    assert note == f"the prediction is for this program, by {curves}"
 
 
 @pytest.mark.parametrize(
