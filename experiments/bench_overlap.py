@@ -12,8 +12,8 @@ Variants: XLA as it comes, our options (`layouts/decoder/options.toml`), and wha
 and blocks that ranks copy. Checked: both against the compute with whole weights, by the largest difference over the
 largest value.
 
-Expected on two H200s: 1.0 times the longer of the two while the gather is the longer, 1.05 to 1.2 where products are.
-Takes a minute and a half. `notes` in the stored results were added by hand.
+Expected on two H200s, with copies: 0.95 times the longer of the two where that is the gather, 1.10 where it is products
+and 1.5 where layers only read weights. Takes three minutes. `notes` in the stored results were added by hand.
 """
 
 import functools
