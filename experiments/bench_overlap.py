@@ -31,11 +31,11 @@ from flax import nnx
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from experiments.bench_mla_decode import median
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Shape, Slice
-from experiments.measured import measure_or_show
+from experiments.measured import draw, here, keep, measure_or_show
+from hw.measuring import median_seconds
 from layouts.decoder import staging
 from layouts.decoder.options import Options, compiler_options
 from layouts.kernels import PLAIN, Choice
@@ -48,6 +48,7 @@ RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "overlap.j
 LAYOUT: Final = Layout(attn_dp=2, weight_shard=2, weight_shard_layers=ShardedLayers(0, 0))
 LAYERS: Final = 24
 WIDTH: Final = 7168
+CALLS: Final = 8  # in flight
 # rows of activations, more weights a layer
 PLAINS: Final = ((64, 0), (512, 0), (1024, 0), (2048, 0), (64, 4))
 # a slice, its layout with whole weights, what puts them by rows, requests, tokens of each
@@ -135,13 +136,13 @@ class Plain:
             alone = {name: pool.submit(self._alone, variant) for name, variant in variants().items()}
             pairs = {(name, case): pool.submit(self._pair, variant, *case) for case in PLAINS
                      for name, variant in variants().items()}  # fmt: skip
-        seconds = {name: median(made.result(), calls=8) for name, made in alone.items()}
+        seconds = {name: median_seconds(made.result(), CALLS) for name, made in alone.items()}
         for (name, (rows, more)), made in pairs.items():
             whole, hidden = made.result()
             found, wanted = (np.asarray(run().astype(jnp.float32)) for run in (hidden, whole))
             error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
             what = {"case": f"{rows} rows, {more} more", "variant": name, "error": error}
-            yield {**what, **ratio(seconds[name], median(whole, calls=8), median(hidden, calls=8))}
+            yield {**what, **ratio(seconds[name], median_seconds(whole, CALLS), median_seconds(hidden, CALLS))}
 
     def _alone(self, variant: Variant) -> Run:
         return self.compiled(functools.partial(gathers, variant.form), (self.parts,), variant.options)
@@ -177,7 +178,7 @@ def steps() -> Iterator[dict[str, Any]]:
                 for name, variant in variants().items()
             }  # fmt: skip
         for name, (alone, hidden, only) in made.items():
-            gathered = median(functools.partial(only.result(), parts), calls=8)
+            gathered = median_seconds(functools.partial(only.result(), parts), CALLS)
             seconds = step_seconds(first, alone.result(), held), step_seconds(second, hidden.result(), parts)
             case = f"{of.model}, {of.layers} layers, {requests} x {context:,}"
             yield {"case": case, "variant": name, **ratio(gathered, *seconds)}
@@ -224,18 +225,12 @@ def ratio(alone: float, whole: float, hidden: float) -> dict[str, float]:
 
 def measure(path: pathlib.Path) -> None:
     """Time everything, and keep what is done after each row."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    for name, rows in (("plain", lambda: Plain().rows()), ("step", steps)):
-        for row in rows():
-            document.setdefault(name, []).append(row)
-            print(name, json.dumps(row), flush=True)
-            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    rows = ((name, row) for name, found in (("plain", Plain().rows), ("step", steps)) for row in found())
+    keep(path, here(), rows)
 
 
 def show(path: pathlib.Path) -> None:
     """Every row, and the notes."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -245,10 +240,7 @@ def show(path: pathlib.Path) -> None:
         for row in document.get(name, ()):
             figures = (f"{row[key]:.3f}" for key in ("gather_ms", "compute_ms", "both_ms", "ratio"))
             table.add_row(name, row["case"], row["variant"], *figures)
-    console = Console()
-    console.print(table)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table)
 
 
 if __name__ == "__main__":
