@@ -4,11 +4,11 @@
     python -m experiments.bench_grouped_gemm [FILE]             anywhere: what was measured
 
 Checked against float64 with experts that nobody chose and rows without a choice here, which hold NaN, weights in bf16
-and in blocks of fp8. Timed with random inputs and a router that spreads evenly, medians of seven times 20 calls: what a
-rank does for its rows, from their choices to the sum of its experts' outputs. Bytes are those of the weights of experts
-that were chosen, once; a copy counts bytes read plus written. XLA's form multiplies every row with every expert, so it
-is run on the smaller problems only. Dense products beside it: XLA's in bf16 and with fp8 operands, whose scales are one
-a tensor, and weights in blocks of fp8, spread out by XLA or read by the kernel as one expert.
+and in blocks of fp8. Timed with random inputs and a router that spreads evenly, medians of eleven times 20 calls: what
+a rank does for its rows, from their choices to the sum of its experts' outputs. Bytes are those of the weights of
+experts that were chosen, once; a copy counts bytes read plus written. XLA's form multiplies every row with every
+expert, so it is run on the smaller problems only. Dense products beside it: XLA's in bf16 and with fp8 operands, whose
+scales are one a tensor, and weights in blocks of fp8, spread out by XLA or read by the kernel as one expert.
 
 Expected on an H200 in bf16: at least 83 % of the copy bandwidth up to 30 rows an expert, 320 to 410 TFLOP/s from 128.
 Takes three minutes. `notes` and `tiles` in the stored results were added by hand.
@@ -24,8 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench_mla_decode import copies, median
-from experiments.measured import measure_or_show
+from experiments.bench_mla_decode import CALLS
+from experiments.measured import draw, keep, measure_or_show, with_copies
+from hw.measuring import median_seconds
 from layouts.dense.activation import SwiGLU
 from layouts.kernels import PLAIN, Choice, first_form
 from layouts.moe.dispatch import weighted
@@ -145,7 +146,7 @@ def timed(layer: Layer, tokens: int, weights: str) -> dict[str, Any]:
     each = jax.random.uniform(jax.random.key(1), local.shape)
     choice, mean = chosen_form(layer, weights), tokens * layer.topk / layer.experts
     run = layer_of(choice.form, mean)
-    seconds = median(lambda: run(x, local, each, experts))
+    seconds = median_seconds(lambda: run(x, local, each, experts), CALLS)
     number = np.asarray(local)[np.asarray(local) != NOWHERE]
     touched, flops = len(np.unique(number)), 6 * layer.width * layer.intermediate
     read = touched / layer.held * sum(leaf.nbytes for leaf in jax.tree.leaves(experts))
@@ -156,7 +157,7 @@ def timed(layer: Layer, tokens: int, weights: str) -> dict[str, Any]:
     }  # fmt: skip
     if choice.form != PLAIN and tokens * layer.topk * layer.held * flops <= MOST_XLA:
         plain = layer_of(PLAIN, mean)
-        row["xla_seconds"] = median(lambda: plain(x, local, each, experts), calls=1, repeats=3)
+        row["xla_seconds"] = median_seconds(lambda: plain(x, local, each, experts), 1)
     return row
 
 
@@ -169,7 +170,7 @@ def dense(columns: int, inputs: int, rows: int) -> dict[str, Any]:
     runs = ((_dense, weight), (_dense_fp8, stored.payload[0]), (spread, stored), (_dense_kernel, stored))
     row: dict[str, Any] = {"rows": rows, "columns": columns, "inputs": inputs}
     for name, (way, operand) in zip(WAYS, runs, strict=True):
-        row[name] = median(functools.partial(jax.jit(way), x, operand))
+        row[name] = median_seconds(functools.partial(jax.jit(way), x, operand), CALLS)
     return row
 
 
@@ -192,18 +193,12 @@ def _dense_kernel(x: jax.Array, weight: Stored) -> jax.Array:
 
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    for name, rows in _steps():
-        document[name] = rows if name == "copy_bytes_per_s" else [*document.get(name, []), rows]
-        print(name, json.dumps(rows), flush=True)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(path, with_copies(), _steps())
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
     for case in CHECKED:
         yield "checked", checked(*case)
-    yield "copy_bytes_per_s", copies()
     for weights, cases in (("bf16", TIMED), ("fp8", TIMED_FP8)):
         for case in cases:
             yield "timed", timed(*case, weights)
@@ -214,7 +209,6 @@ def _steps() -> Iterator[tuple[str, Any]]:
 
 def show(path: pathlib.Path) -> None:
     """Checks and times, beside XLA and the best copy."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -235,10 +229,7 @@ def show(path: pathlib.Path) -> None:
     for row in document["dense"]:
         sizes = (str(row[name]) for name in ("rows", "columns", "inputs"))
         products.add_row(*sizes, *(f"{1e6 * row[way]:,.0f}" if way in row else "-" for way in WAYS))
-    console = Console()
-    console.print(table, products)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table, products)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench_mla_decode import copies
-from experiments.measured import measure_or_show
+from experiments.measured import draw, keep, measure_or_show, with_copies
 from layouts.kda.chunked import Writes
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
@@ -171,12 +170,7 @@ def _seconds(step: Any, inputs: Inputs) -> float:
 
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    for name, rows in _steps():
-        document[name] = rows if name == "copy_bytes_per_s" else [*document.get(name, []), rows]
-        print(name, json.dumps(rows), flush=True)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(path, with_copies(), _steps())
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
@@ -184,14 +178,12 @@ def _steps() -> Iterator[tuple[str, Any]]:
         steps, checks = pool.map(compiled, TIMED), pool.map(lambda case: checked(*case), RAGGED)
         yield from (("checked", row) for row in checks)
         by_shape = list(steps)
-    yield "copy_bytes_per_s", copies()
     for shape, by in zip(TIMED, by_shape, strict=True):
         yield "timed", timed(shape, by)
 
 
 def show(path: pathlib.Path) -> None:
     """Checks and times, beside XLA and the best copy."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -207,10 +199,7 @@ def show(path: pathlib.Path) -> None:
             f"{rate:.2f}", f"{rate / best:.0%}", f"{whole:.2f}", f"{whole / best:.0%}",
             f"{1e6 * row['xla_seconds']:,.0f}",
         )  # fmt: skip
-    console = Console()
-    console.print(table)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table)
 
 
 if __name__ == "__main__":

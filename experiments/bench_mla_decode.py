@@ -4,7 +4,7 @@
     python -m experiments.bench_mla_decode [FILE]             anywhere: what was measured
 
 Checked against float64 on pages in random order, with NaN wherever no token lies, requests of no token among them;
-timed with random inputs and full pages, everything from the lengths to the merged output, medians of seven times 20
+timed with random inputs and full pages, everything from the lengths to the merged output, medians of eleven times 20
 calls whose results are dropped as they come. The XLA form that it is held against attends to a contiguous cache without
 masks, so it does less. FLOP/s count 2 x (576 + 512) a query row and token, bytes those of the latents once; a copy
 counts bytes read plus written. A ragged batch has lengths from 1k to 64k, evenly spread on a logarithmic scale.
@@ -16,23 +16,22 @@ minutes. `notes` in the stored results were added by hand.
 import functools
 import json
 import pathlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measured import measure_or_show
+from experiments.measured import draw, keep, measure_or_show, with_copies
+from hw.measuring import median_seconds
 from layouts.mla.attend import RUN, Pages, attend_pages, choose
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "mla_decode.json"
 LATENT: Final = 512
 WIDTH: Final = 576
 SCALE: Final = 0.06
-CALLS: Final = 20
-REPEATS: Final = 7
+CALLS: Final = 20  # in flight
 # verify, heads, tokens that the last row of each request sees, tokens that lie together, format of the latents
 RAGGED: Final = (
     (1, 128, (256, 200, 1), RUN, "bfloat16"),
@@ -142,7 +141,7 @@ def timed(verify: int, heads: int, lengths: tuple[int, ...], dtype: str = "bfloa
     query, pool, pages = problem(verify, heads, lengths, holes=False, dtype=dtype)
     choice = choose(query, pool, pages, scale=SCALE, latent=LATENT)
     run = jax.jit(functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form))
-    seconds, tokens = median(lambda: run(query, pool, pages)), sum(lengths)
+    seconds, tokens = median_seconds(lambda: run(query, pool, pages), CALLS), sum(lengths)
     return {
         "requests": len(lengths), "verify": verify, "heads": heads, "tokens": tokens / len(lengths),
         "longest": max(lengths), "dtype": dtype, "form": choice.form, "errors": choice.errors, "seconds": seconds,
@@ -157,7 +156,7 @@ def beside_xla(requests: int, verify: int, heads: int, tokens: int) -> dict[str,
     if 4 * requests * verify * heads * tokens <= LARGEST_XLA:
         query, pool, _ = problem(verify, heads, (tokens,) * requests, holes=False)
         plain, cache = jax.jit(contiguous), pool[: requests * tokens].reshape(requests, tokens, WIDTH)
-        row["xla_seconds"] = median(lambda: plain(query, cache))
+        row["xla_seconds"] = median_seconds(lambda: plain(query, cache), CALLS)
     return row
 
 
@@ -167,55 +166,14 @@ def ragged(requests: int) -> tuple[int, ...]:
     return tuple(int(x) for x in lengths)
 
 
-def median(run: Callable[[], Any], calls: int = CALLS, repeats: int = REPEATS) -> float:
-    """Seconds of a call, of several in flight at once, whose results are dropped as they come."""
-    jax.block_until_ready([run() for _ in range(2)])
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        last = run()
-        for _ in range(calls - 1):
-            del last  # its memory is the next one's: a program that is given other addresses is made ready anew
-            last = run()
-        jax.block_until_ready(last)
-        times.append((time.perf_counter() - started) / calls)
-    return float(np.median(times))
-
-
-def copies() -> dict[str, float]:
-    """Bytes read plus written a second of device copies of 2 GiB."""
-    source = jax.random.normal(jax.random.key(0), (2**30,), jnp.bfloat16)
-    forms = {"copy": jnp.copy, "add": lambda x: x + 1, "negate": lambda x: -x}
-    return {name: 2 * source.nbytes / _one_copy(jax.jit(form), source) for name, form in forms.items()}
-
-
-def _one_copy(form: Callable[[jax.Array], jax.Array], source: jax.Array) -> float:
-    jax.block_until_ready(form(source))
-    times = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        held = source
-        for _ in range(CALLS):
-            held = form(held)
-        jax.block_until_ready(held)
-        times.append((time.perf_counter() - started) / CALLS)
-    return float(np.median(times))
-
-
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    for name, rows in _steps():
-        document[name] = rows if name == "copy_bytes_per_s" else [*document.get(name, []), rows]
-        print(name, json.dumps(rows), flush=True)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(path, with_copies(), _steps())
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
     for case in RAGGED:
         yield "checked", checked(*case)
-    yield "copy_bytes_per_s", copies()
     for shape in TIMED:
         yield "timed", beside_xla(*shape)
     for verify, heads, requests in TIMED_RAGGED:
@@ -226,7 +184,6 @@ def _steps() -> Iterator[tuple[str, Any]]:
 
 def show(path: pathlib.Path) -> None:
     """Checks and times, beside XLA and the best copy."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -243,10 +200,7 @@ def show(path: pathlib.Path) -> None:
             f"{1e6 * row['seconds']:,.0f}", f"{row['tflops']:.0f}", f"{row['tb_per_s']:.2f}",
             f"{row['tb_per_s'] / best:.0%}", other,
         )  # fmt: skip
-    console = Console()
-    console.print(table)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table)
 
 
 if __name__ == "__main__":

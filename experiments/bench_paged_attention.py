@@ -17,7 +17,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench_mla_decode import copies
-from experiments.measured import measure_or_show
+from experiments.measured import draw, keep, measure_or_show, with_copies
 from layouts.paged import RUN, Pages
 from layouts.paged.attend import TRIED, attend_pages
 from layouts.paged.block import Entry
@@ -228,25 +227,19 @@ def _fits_xla(row: dict[str, Any]) -> bool:
 
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    keep(path, with_copies(), _found())
 
-    def keep(name: str, row: Any, join: Callable[[Any], Any]) -> None:
-        document[name] = join(row)
-        print(name, json.dumps(row), flush=True)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
+def _found() -> Iterator[tuple[str, Any]]:
     with ThreadPoolExecutor(8) as pool:
         for row in pool.map(checked, RAGGED):
-            keep("checked", row, lambda row: [*document.get("checked", []), row])
-    keep("copy_bytes_per_s", copies(), lambda row: row)
+            yield "checked", row
     for row in timings():
-        keep("timed", row, lambda row: [*document.get("timed", []), row])
+        yield "timed", row
 
 
 def show(path: pathlib.Path) -> None:
     """Checks and times, beside XLA and the best copy."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -262,10 +255,7 @@ def show(path: pathlib.Path) -> None:
             f"{row['tokens']:,}", f"{1e6 * row['seconds']:,.0f}", f"{row['tflops']:.0f}", f"{row['tb_per_s']:.2f}",
             f"{row['tb_per_s'] / best:.0%}", other,
         )  # fmt: skip
-    console = Console()
-    console.print(table)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import numpy as np
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Shape, Slice
-from experiments.measured import measure_or_show
+from experiments.measured import draw, here, keep, measure_or_show
 from explorer.traces.events import Events
 from explorer.traces.intervals import covered, union
 from explorer.traces.reading import read_trace
@@ -119,21 +119,12 @@ def gaps(events: Events) -> dict[str, Any]:
 
 def measure(path: pathlib.Path) -> None:
     """Time all shapes that there are GPUs for, and keep what is done after each row."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    device = jax.devices()[0]
-    document: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__, "rows": []}
-    for shape in SHAPES:
-        if shape.gpus > len(jax.devices()):
-            continue
-        for row in rows(shape):
-            document["rows"].append(row)
-            print(json.dumps(row), flush=True)
-            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    there_are = len(jax.devices())
+    keep(path, here(), (("rows", row) for shape in SHAPES if shape.gpus <= there_are for row in rows(shape)))
 
 
 def show(path: pathlib.Path) -> None:
     """Every row, and the notes."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -147,10 +138,7 @@ def show(path: pathlib.Path) -> None:
             model, gpus, layout, row["variant"], *milliseconds, f"{row['kernels']:.0f}", f"{row['idle']:.1%}",
             f"{row['gap_ns'] / 1e3:.1f}", "yes" if row["in_place"] else "no",
         )  # fmt: skip
-    console = Console()
-    console.print(table)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """The command line of an experiment that measures on a machine with GPUs and shows anywhere what was measured."""
 
 import argparse
+import json
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+_WIDTH: Final = 160  # of what is sent to a file
 
 
 def measure_or_show(
@@ -21,3 +25,45 @@ def measure_or_show(
         sys.exit(f"error: {options.file} does not exist: measure first, with --measure FILE")
     else:
         show(options.file)
+
+
+def keep(path: pathlib.Path, about: Mapping[str, Any], found: Iterable[tuple[str, Any]]) -> None:
+    """Write a document of what is found, anew after each: `about`, and under each name the list of its rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = dict(about)
+    for name, row in found:
+        document.setdefault(name, []).append(row)
+        print(name, json.dumps(row), flush=True)
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def here() -> dict[str, Any]:
+    """The GPU and the JAX of a measurement."""
+    import jax
+
+    return {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+
+
+def with_copies() -> dict[str, Any]:
+    """`here`, and bytes read plus written a second of large copies by form, against which kernels are held."""
+    import jax
+
+    from hw.measuring.copies import bandwidths
+
+    return {**here(), "copy_bytes_per_s": bandwidths(jax.devices()[0])}
+
+
+def console() -> Any:
+    """Where tables are printed: as wide as a terminal, or wide enough for them in a file."""
+    from rich.console import Console
+
+    there = Console()
+    return there if there.is_terminal else Console(width=_WIDTH)
+
+
+def draw(document: Mapping[str, Any], *tables: Any) -> None:
+    """Print tables, and the notes that were added to a document by hand."""
+    out = console()
+    out.print(*tables)
+    for note in document.get("notes", ()):
+        out.print(f"- {note}", highlight=False)

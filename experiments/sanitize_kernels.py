@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import bench_grouped_gemm, bench_mla_decode, bench_paged_attention
-from experiments.measured import measure_or_show
+from experiments.measured import draw, keep, measure_or_show
 from layouts.dense.activation import SwiGLU
 from layouts.kda import verify as kda
 from layouts.kda.chunked import Writes
@@ -129,23 +129,18 @@ def _report(text: str) -> list[str]:
 
 def measure(path: pathlib.Path) -> None:
     """Run all tools on all kernels, and keep what each found as it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     device = subprocess.run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[0]
-    document: dict[str, Any] = {"device": device, "jax": jax.__version__, "found": []}
     pairs = [(tool, kernel) for tool in TOOLS for kernel in KERNELS]
     with ThreadPoolExecutor(len(pairs)) as pool:
         running: list[Future[dict[str, Any]]] = [pool.submit(sanitized, *pair) for pair in pairs]
-        for done in as_completed(running):
-            document["found"].append(done.result())
-            print(json.dumps(document["found"][-1]), flush=True)
-            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        found = (("found", done.result()) for done in as_completed(running))
+        keep(path, {"device": device, "jax": jax.__version__}, found)
 
 
 def show(path: pathlib.Path) -> None:
     """Errors by kernel and tool."""
-    from rich.console import Console
     from rich.table import Table
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -154,10 +149,7 @@ def show(path: pathlib.Path) -> None:
     for kernel in KERNELS:
         found = [errors.get((kernel, tool), "-") for tool in TOOLS]
         table.add_row(kernel, *("did not end" if count is None else str(count) for count in found))
-    console = Console()
-    console.print(table)
-    for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+    draw(document, table)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,17 @@ from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Bool, Float
-from rich.console import Console
 from rich.table import Table
 
 from experiments.h200_layouts.points import fitted, points, shapes
 from experiments.h200_layouts.predict import Predicted, predicted
+from experiments.measured import console
 
 HARDWARE: Final = "h200"  # the chip; its own curves stand beside the results where they were measured
 CURVES: Final = "h200_curves.toml"
 GAP: Final = 0.05  # a best layout is asked for where the next one takes so much longer
 BOUND: Final = 0.08  # of the largest error
 MIDDLE: Final = 0.04  # and of the median
-WIDTH: Final = 160
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,13 @@ class Choice:
 def show(path: pathlib.Path) -> None:
     """Tables on the console, and a picture beside the results."""
     found = read(path)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)  # of a file that they are sent to
-    console.print(_by(found, "layout", lambda p: (p.shape.slice.model, f"{p.shape.gpus}: {p.shape.layout}")))
-    console.print(_by(found, "load", lambda p: (p.shape.slice.model, f"{p.shape.requests} x {p.shape.verify}")))
-    console.print(_best(choices(found)))
-    console.print(_constants(found))
-    console.print(_every(found))
-    console.print("\n".join(verdict(found)))
+    out = console()
+    out.print(_by(found, "layout", lambda p: (p.shape.slice.model, f"{p.shape.gpus}: {p.shape.layout}")))
+    out.print(_by(found, "load", lambda p: (p.shape.slice.model, f"{p.shape.requests} x {p.shape.verify}")))
+    out.print(_best(choices(found)))
+    out.print(_constants(found))
+    out.print(_every(found))
+    out.print("\n".join(verdict(found)))
     from experiments.h200_layouts.picture import write
 
     write(found, path.with_suffix(".png"))

@@ -36,15 +36,15 @@ def measure(path: pathlib.Path) -> None:
     """Ask every peer for every shape, and keep what is done after each; what FILE has of the same machine stays."""
     import jax
 
-    from experiments.bench_mla_decode import copies
     from experiments.peers.case import asked
     from experiments.peers.installed import versions
+    from hw.measuring.copies import bandwidths
 
     path.parent.mkdir(parents=True, exist_ok=True)
     head = {"device": jax.devices()[0].device_kind, "versions": versions(PACKAGES)}
     document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if any(document.get(name) != value for name, value in head.items()):
-        document = {**head, "copy_bytes_per_s": copies(), "rows": []}
+        document = {**head, "copy_bytes_per_s": bandwidths(jax.devices()[0]), "rows": []}
     done = [(row["op"], row["shape"], row["peer"]) for row in document["rows"]]
     for slow in (False, True):
         for case in _cases(1 if slow else SHAPES):

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench_mla_decode import median
+from experiments.bench_mla_decode import CALLS
 from experiments.peers.timing import Run, exact, torch_seconds
+from hw.measuring import median_seconds
 
 TOLERANCE: Final = 0.02  # of the norm: bf16 operands, whatever the order of the sum
 
@@ -46,7 +47,7 @@ def _asked(prepare: Callable[..., Run], inputs: tuple[Any, ...], wanted: Sequenc
         error = max(_error(one, part) for one, part in zip(found, wanted, strict=True))
         if not error <= TOLERANCE:
             return {"refused": f"wrong: off by {error:.1e} of the norm"}
-        timed = (median(run), "queued") if isinstance(found[0], jax.Array) else torch_seconds(run)
+        timed = (median_seconds(run, CALLS), "queued") if isinstance(found[0], jax.Array) else torch_seconds(run)
     except Exception as problem:  # whatever a library raises: a peer that refuses is a result
         lines = [line for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
         return {"refused": lines[0][:200]}

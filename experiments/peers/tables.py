@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
+from experiments.measured import console
 from experiments.peers import published
 
 Row = Mapping[str, Any]
@@ -89,9 +89,9 @@ def _rate(figure: published.Figure) -> str:
 def show(path: pathlib.Path) -> None:
     """Every op that was measured."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    console = Console()
+    out = console()
     versions = (f"{name} {version}" for name, version in document["versions"].items())
-    console.print(f"{document['device']}: {', '.join(versions)}", highlight=False)
+    out.print(f"{document['device']}: {', '.join(versions)}", highlight=False)
     for op, title in TITLES.items():
         stored = STORED / f"{op}.json"
         ours = json.loads(stored.read_text(encoding="utf-8"))["timed"] if stored.exists() else ()
@@ -106,11 +106,11 @@ def show(path: pathlib.Path) -> None:
                 table.add_section()
             table.add_row("" if line.shape == last else line.shape, *_cells(line))
             last = line.shape
-        console.print(table)
+        out.print(table)
         for text in stated(op):
-            console.print(f"- {text}", highlight=False)
+            out.print(f"- {text}", highlight=False)
     for note in document.get("notes", ()):
-        console.print(f"- {note}", highlight=False)
+        out.print(f"- {note}", highlight=False)
 
 
 def _cells(line: Line) -> tuple[str, ...]:
