@@ -6,6 +6,7 @@ known tokens agree to 2e-5 of the largest.
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -26,7 +27,7 @@ def forget_programs() -> Iterator[None]:
     jax.clear_caches()
 
 
-def scored(family: str, layout: Layout, width: int = WIDTH, **options: bool) -> float:
+def scored(family: str, layout: Layout, width: int = WIDTH, **options: Any) -> float:
     """Error of the logits under a layout."""
     _, _, tokens, expected = golden(family)
     found = teacher_forced(session_of(family, layout, **options), tokens, width)

@@ -37,7 +37,7 @@ def prompts(family: str, count: int, seed: int = 1) -> list[list[int]]:
     return [draw.integers(0, golden(family)[0].vocab, 5 + 3 * i).tolist() for i in range(count)]
 
 
-def laid_out(family: str, requests: int = 2, **options: bool) -> Session:
+def laid_out(family: str, requests: int = 2, **options: Any) -> Session:
     return session_of(family, parse(CUTS[family], 16, golden(family)[0]), requests, **options)
 
 
