@@ -146,7 +146,7 @@ def test_the_documented_example_is_read() -> None:
     _, rows = rows_of(json.loads(block), "json.md")
     assert rows.names == ("qkv_proj", "all_reduce")
     section = page[page.index("## `measure/1`") :]
-    described = set(re.findall(r"^\| `(\w+)` \| (?:kernel|exchange|both)", section, re.MULTILINE))
+    described = set(re.findall(r"^\| `(\w+)` \| (?:kernel|exchange|both|all)", section, re.MULTILINE))
     with pytest.raises(MeshwrightError) as kernel:
         rows_of(json.loads(block.replace("qkv_proj", "x").replace('"flops"', '"flop"')), "json.md")
     with pytest.raises(MeshwrightError) as exchange:

@@ -38,7 +38,7 @@ from tests.layouts.decoding import DECODERS, error, golden, teacher_forced
 
 FP8 = Format("fp8", Fraction(1), Fraction(4, 64), "fp8", 8)
 FORMATS_OF = {"attention": FP8, "dense": FP8, "shared": FP8, "head": FP8, "latent": FP8, "experts": FORMATS["mxfp4"]}
-CAPACITY = Capacity(2, 48, page=4)
+CAPACITY = Capacity(2, 48, page=4, verify=48)
 SHARDED = "attn_dp=16,ep=16,dispatch=all_to_all,weight_shard=8,weight_shard_layers=0-2"
 WIDTH = 20
 

@@ -106,7 +106,7 @@ def test_a_full_pool_is_an_error_and_nothing_is_overwritten() -> None:
     from tests.layouts.decoding import loaded, program_of
 
     family = "kimi_linear"
-    capacity = Capacity(2, 48, page=4, pages=6)
+    capacity = Capacity(2, 48, page=4, pages=6, verify=48)
     program = program_of(family, Layout(), capacity)
     session = Session(program, loaded(family, program), capacity, np.float32)
     short = session.admit()
