@@ -98,7 +98,7 @@ def _attention(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, roo
 
 def _parts(ar: Arithmetic, attention: _Blocks, sms: ArrayLike) -> Scalar:
     """Parts of a request's tokens: the fewest of those that end soonest, where blocks run one wave after the other
-    (`layouts.mla.hopper.splits`)."""
+    (`layouts.paged.splits`)."""
     counts = jnp.arange(1.0, _MOST_PARTS + 1.0)
     waves = ar.ceil(attention.blocks * counts / jnp.asarray(sms, dtype=float))
     ends = waves * (ar.ceil(attention.tiles / counts) + _START_TILES)

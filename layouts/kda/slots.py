@@ -45,8 +45,8 @@ class Standing(eqx.Module):
 
     @property
     def due(self) -> Int[Array, " requests"]:
-        """Tokens of the ring to advance over."""
-        return jnp.where(self.begins, 0, self.pending)
+        """Tokens of the ring to advance over; none of the sink's, which idle requests write side by side."""
+        return jnp.where(self.begins | (self.slots == 0), 0, self.pending)
 
 
 def states_at(held: Slots, standing: Standing) -> State:

@@ -9,11 +9,11 @@ from jaxtyping import Array, Float
 
 from layouts.combine import partial
 from layouts.kernels import INTERPRETED, PLAIN
-from layouts.mla.hopper.splits import merge
 from layouts.paged.block import Entry, Tiling
 from layouts.paged.kernel import attend_parts
 from layouts.paged.merge import merge_parts
 from layouts.paged.pages import Pages
+from layouts.paged.splits import merge
 from layouts.paged.tiling import tiling_of
 
 Result = tuple[Float[Array, "requests verify heads width"], Float[Array, "requests verify heads"]]

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import jax.numpy as jnp
 
-from layouts.mla.hopper.splits import split_count
 from layouts.paged.block import Entry, Tiling
+from layouts.paged.splits import split_count
 
 _FEWEST: Final = 16  # rows and tokens that a product of the tensor cores takes
 _MANY: Final = 64  # rows from which on a product reads both operands from shared memory

@@ -12,7 +12,7 @@ import pytest
 from layouts.mla.attend import Pages, attend_pages, choose
 from layouts.mla.hopper import attend_runs
 from layouts.mla.hopper.kernel import UnsupportedShapeError
-from layouts.mla.hopper.splits import merge, split_count
+from layouts.paged.splits import merge, split_count
 
 VERIFY, HEADS, LATENT, WIDTH, RUNS, SCALE = 3, 5, 16, 24, 3, 0.3
 # tokens that the last row of each request sees: whole runs, a part of one, fewer than rows, none
