@@ -18,15 +18,14 @@ from hw.work import CollectiveKind
 from layouts.cut import Scalar
 from layouts.expression import ZERO
 from layouts.op import Op
+from layouts.paged.splits import MOST_SPLITS, START_TILES
 from layouts.quantities import Traits
 
-# The kernels of attention: rows and tokens that a block takes at a time, tiles that its start and end last.
+# The kernels of attention: rows and tokens that a block takes at a time (a test holds them against the kernels').
 _LATENT_ROWS: Final = 64
 _LATENT_TILE: Final = 64
 _PAIRS_ROWS: Final = (16.0, 128.0)
 _PAIRS_TILE: Final = 128
-_START_TILES: Final = 3.0
-_MOST_PARTS: Final = 64
 # The program's exchange in place of those that engines make with kernels of their own.
 AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
     CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
@@ -99,7 +98,7 @@ def _attention(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, roo
 def _parts(ar: Arithmetic, attention: _Blocks, sms: ArrayLike) -> Scalar:
     """Parts of a request's tokens: the fewest of those that end soonest, where blocks run one wave after the other
     (`layouts.paged.splits`)."""
-    counts = jnp.arange(1.0, _MOST_PARTS + 1.0)
+    counts = jnp.arange(1.0, MOST_SPLITS + 1.0)
     waves = ar.ceil(attention.blocks * counts / jnp.asarray(sms, dtype=float))
-    ends = waves * (ar.ceil(attention.tiles / counts) + _START_TILES)
+    ends = waves * (ar.ceil(attention.tiles / counts) + START_TILES)
     return counts[jnp.argmin(jnp.where(counts <= ar.maximum(attention.tiles, 1.0), ends, jnp.inf))]

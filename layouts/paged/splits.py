@@ -1,10 +1,12 @@
 """Into how many pieces the tokens of a request are cut, and how the pieces become one."""
 
+from typing import Final
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_START_TILES = 3  # what a block does before its first and after its last tile, in tiles
-_MOST_SPLITS = 64
+START_TILES: Final = 3  # what a block does before its first and after its last tile, in tiles
+MOST_SPLITS: Final = 64
 
 
 def split_count(blocks: int, tiles: int, multiprocessors: int) -> int:
@@ -13,13 +15,13 @@ def split_count(blocks: int, tiles: int, multiprocessors: int) -> int:
     `blocks` run without a split and pass `tiles` each; a multiprocessor runs one at a time. They run in waves, so that
     cutting one more time helps only where it does not begin a wave: 32 blocks on 132 multiprocessors are cut in 4.
     """
-    counts = range(1, min(tiles, _MOST_SPLITS) + 1)
+    counts = range(1, min(tiles, MOST_SPLITS) + 1)
     return min(counts, key=lambda count: _tiles_in_turn(blocks * count, tiles, count, multiprocessors))
 
 
 def _tiles_in_turn(blocks: int, tiles: int, splits: int, multiprocessors: int) -> int:
     waves = -(-blocks // multiprocessors)
-    return waves * (-(-tiles // splits) + _START_TILES)
+    return waves * (-(-tiles // splits) + START_TILES)
 
 
 def merge(

@@ -1,6 +1,7 @@
 """A step as the program takes it: which ops it has, with which bytes and launches, by hand."""
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import pytest
@@ -106,3 +107,19 @@ def test_quantities_of_a_rank_with_few_experts() -> None:
     assert (float(found["choices"]), float(found["chosen_tokens"])) == (4.0, 10.0)
     assert float(found["attention_parts"]) == 1  # ten tokens are a tile
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "verify"), [(64, 4, 1), (32, 8, 5), (16, 1, 8), (8, 8, 1)])
+def test_blocks_of_attention_are_those_of_the_kernels(heads: int, kv_heads: int, verify: int) -> None:
+    """The cost side does not import kernels: rows and tiles are held against theirs here."""
+    from layouts import program_side
+    from layouts.mla.hopper import block, schedule
+    from layouts.paged.block import Entry
+    from layouts.paged.tiling import tiling_of
+
+    assert (program_side._LATENT_ROWS, program_side._LATENT_TILE) == (block.ROWS, schedule.TILE)
+    pool = jnp.zeros((1, kv_heads, 256), jnp.bfloat16)
+    tiling = tiling_of((16, verify, heads, 128), pool, Entry(128, 128, 128), 4096, 132)
+    least, most = program_side._PAIRS_ROWS
+    rows = verify * heads / kv_heads
+    assert tiling.rows == min(max(least, 2.0 ** math.ceil(math.log2(rows))), most)
