@@ -12,7 +12,7 @@ from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERI
 from layouts.tensor import Precision, Tensor
 
 _BF16, _FP32 = 2, 4
-_PREPARED = 9  # kernels
+_PREPARED = 8  # kernels
 # bf16 values a row, head and channel that the kernels of the chunked form move together: the count at which one
 # bandwidth fits short and long prompts of the public tables
 _CHUNK_VALUES = 20
@@ -25,7 +25,7 @@ def decode(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     """Ops of a decode or verify step: projections, short convolutions, one pass over the state, gated norm."""
     asked = _problem(Kind.CONVOLUTION, kda, precision, VERIFY)
     around = _around(kda, Family.CONVOLUTION, None, asked)
-    return (*gemms(tensors, precision), *around, _prepared(kda), _recurrence(kda, precision))
+    return (*gemms(tensors, precision), *around, *_prepared(kda), _recurrence(kda, precision))
 
 
 def prefill(kda: KDA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -65,13 +65,13 @@ def _recurrence(kda: KDA, precision: Precision) -> Op:
     )
 
 
-def _prepared(kda: KDA) -> Op:
+def _prepared(kda: KDA) -> tuple[Op, ...]:
     """The program's kernels before the recurrence: the convolution with its window, queries and keys of length one,
     decays, write strengths, inputs kept for the next step, and what XLA has between them in float32."""
     kept = REQUESTS * (VERIFY + (kda.conv_kernel - 1)) * (_BF16 * kda.conv_width) / ATTN_TP
     # windows are gathered and joined with what is new, read by the convolution, and scattered to their slots
-    moved = kept * 3 + scattered(kept) + ROWS * (12 * _FP32 * kda.width) / ATTN_TP
-    return passes(_name(kda, "prepare"), moved, _PREPARED)
+    moved = kept * 3 + ROWS * (12 * _FP32 * kda.width) / ATTN_TP
+    return passes(_name(kda, "prepare"), moved, _PREPARED), scattered(_name(kda, "window"), kept)
 
 
 def _solved(kda: KDA) -> Expr:

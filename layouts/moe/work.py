@@ -27,7 +27,7 @@ from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
 # kernels of the program around the experts
-_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES, _LATENT_LAUNCHES = 3, 5, 2, 6
+_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES, _LATENT_LAUNCHES = 3, 4, 2, 6
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
@@ -84,10 +84,11 @@ def _chosen(moe: MoE) -> tuple[Op, ...]:
     them, the message where rows travel, and choices ordered by expert, each expert looking through all of them."""
     row, room = _BF16 * moe.width, _room_to_compute()
     launches = _CHOICE_LAUNCHES + moe.correction_bias
-    message = (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row + scattered(MOE_ROWS * (moe.topk * row))
+    message = (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row
     return (
         passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
         passes("expert_message", message, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
+        scattered("expert_message_rows", MOE_ROWS * (moe.topk * row), BY_ALL_TO_ALL),
         passes("expert_order", room * (2 * _INT32), 1),
     )
 
