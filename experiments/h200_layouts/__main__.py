@@ -10,11 +10,11 @@ a third of the points, chosen before anything was measured; errors are those of 
 
 Stored: 39 points of attention DP and TP with EP on two H200s; device time ended before the others, whose programs all
 compile. Of 26 held out the median error is 1.9 %, 22 are within the bar of 8 %, and the largest error is 17.5 %; the
-best layout is named in all of 11 questions whose answers differ by more than 5 %. By the curves alone: 3.2 % and 19.4 %.
-Repeated steps differ by 3 %. The four that miss are of latent attention, whose kernel was replaced between the points
-and the rows of its curve (DeepSeek-V3: 131k tokens under TP, five tokens of 64k under DP), and Kimi K3 with five tokens
-under DP: 0.3 ms a layer with experts, around its messages, that no profile tells apart yet. Nothing held out was fitted
-to, but profiles of four of the points, and which points missed, told us what kernels to count.
+best layout is named in all of 11 questions whose answers differ by more than 5 %. By the curves alone: 3.2 % and
+19.4 %. Repeated steps differ by 3 %. The four that miss are of latent attention, whose kernel was replaced between the
+points and the rows of its curve (DeepSeek-V3: 131k tokens under TP, five tokens of 64k under DP), and Kimi K3 with five
+tokens under DP: 0.3 ms a layer with experts, around its messages, that no profile tells apart yet. Nothing held out was
+fitted to, but profiles of four of the points, and which points missed, told us what kernels to count.
 """
 
 import argparse
