@@ -134,7 +134,8 @@ def moved(machine: Machine, logs: np.ndarray) -> Machine:
 
 def test_true_factors_come_back_from_many_exact_rows() -> None:
     rng = np.random.default_rng(3)
-    machine, widths = load_machine("h200"), prior_widths(load_machine("h200"))
+    machine = load_machine("h200")
+    widths = 3.0 * prior_widths(machine)  # few of these rows cross hosts: held closely, their factors would lean on it
     # what is reached has less room above than below
     slower = np.array(["latency" in factor.part for factor in FACTORS])
     true = rng.uniform(-0.25, np.where(slower, 0.25, -0.05))
