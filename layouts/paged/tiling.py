@@ -1,8 +1,12 @@
 """How the kernel is cut for given shapes: rows and tokens of a block, and pieces that fill the multiprocessors.
 
-The figures are those that were fastest on an H200 of what `experiments/bench_paged_attention.py` times.
+What a step takes stands in `steps.toml`.
 """
 
+import functools
+import pathlib
+import tomllib
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import jax.numpy as jnp
@@ -26,18 +30,12 @@ class _Step(NamedTuple):
     stages: int
 
 
-# by the rows of a block. Four warps multiply 64 rows at once; eight do so where there are twice as many, and with as
-# many as 64 rows of wide sums, whose registers they share
-_NARROW_STEPS: Final = {16: _Step(128, 4, 3), 32: _Step(128, 4, 3), 64: _Step(64, 4, 3), 128: _Step(128, 8, 3)}
-_WIDE_STEPS: Final = {16: _Step(32, 4, 3), 32: _Step(32, 4, 3), 64: _Step(64, 8, 2)}
-
-
 def tiling_of(query: tuple[int, ...], pool: Any, entry: Entry, tokens: int, multiprocessors: int) -> Tiling:
     """The cut for queries (requests, verify, heads, key) over `tokens` tokens a request at most."""
     requests, verify, heads, _ = query
     kv_heads, item = pool.shape[1], jnp.dtype(pool.dtype).itemsize
     group = verify * heads // kv_heads
-    steps = _WIDE_STEPS if entry.key > _WIDE else _NARROW_STEPS
+    steps = _measured()["wide" if entry.key > _WIDE else "narrow"]
     rows = min(max(_FEWEST, 1 << (group - 1).bit_length()), max(steps))
     step = steps[rows]
     values = entry.key if entry.start + entry.width <= entry.key else entry.key + entry.width
@@ -54,3 +52,13 @@ def tiling_of(query: tuple[int, ...], pool: Any, entry: Entry, tokens: int, mult
     at_once = multiprocessors * min(max(_SHARED // shared(step.tokens), 1), _MOST_BLOCKS)
     blocks = requests * kv_heads * -(-group // rows)
     return Tiling(rows, step.tokens, split_count(blocks, -(-tokens // step.tokens), at_once), step.warps, step.stages)
+
+
+@functools.cache
+def _measured() -> Mapping[str, Mapping[int, _Step]]:
+    """By the width of sums and the rows of a block."""
+    document = tomllib.loads(pathlib.Path(__file__).with_name("steps.toml").read_text(encoding="utf-8"))
+    return {
+        kind: {entry["rows"]: _Step(*(entry[name] for name in _Step._fields)) for entry in entries}
+        for kind, entries in document.items()
+    }
