@@ -16,8 +16,9 @@ from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Point, Shape
 from explorer.documents import versions
 
-WAVE: Final = 18  # shapes compiled at once: what the compiler learns of a product holds for the waves behind
-_PATIENCE: Final = 0.6  # part of the time that is left for which a wave's compiler is waited for
+# Shapes compiled at once: what the compiler learns of a product holds for the waves behind, and twenty starve a host of
+# 32 cores.
+WAVE: Final = 6
 Report = Callable[[str], None]
 
 
@@ -49,7 +50,8 @@ def measure(wanted: Sequence[Shape], path: pathlib.Path, seconds: float, report:
     """Measure what is missing of `wanted` until it is done or `seconds` are over.
 
     Shapes are compiled in waves, all of one at once, and nothing compiles while steps are timed: the compiler tries
-    kernels on the same devices. A shape that fails says why in a row of its own.
+    kernels on the same devices. A wave whose compiler does not end in time is not timed. A shape that fails says why in
+    a row of its own.
     """
     results, end = Results(path), time.monotonic() + seconds
     left = [s for s in wanted if results.missing(s) and s.gpus <= len(jax.devices())]
@@ -57,12 +59,13 @@ def measure(wanted: Sequence[Shape], path: pathlib.Path, seconds: float, report:
         for start in range(0, len(left), WAVE):
             wave = sorted(left[start : start + WAVE], key=_weights_of)
             made = {shape: pool.submit(_compiled, shape) for shape in wave}
-            ready, late = wait(made.values(), timeout=_PATIENCE * max(end - time.monotonic(), 0.0))
-            report(f"{len(ready)} compiled, {len(late)} not, {end - time.monotonic():.0f} s left")
-            for _, group in groupby((s for s in wave if made[s] in ready), key=_weights_of):
-                _time_group({s: made[s] for s in group}, results, end, report)
-            for future in late:
-                future.cancel()
+            _, late = wait(made.values(), timeout=max(end - time.monotonic(), 0.0))
+            report(f"{len(wave) - len(late)} compiled, {len(late)} not, {end - time.monotonic():.0f} s left")
+            if late:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+            for _, group in groupby(wave, key=_weights_of):
+                _time_group({shape: made[shape] for shape in group}, results, end, report)
 
 
 def _weights_of(shape: Shape) -> tuple[str, int, str]:
