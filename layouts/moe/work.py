@@ -27,7 +27,8 @@ from layouts.tensor import Precision, Tensor
 
 _BF16, _INT32 = 2, 4
 # kernels of the program around the experts
-_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES, _LATENT_LAUNCHES = 3, 4, 2, 6
+_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 3, 4, 2
+_LATENT_LAUNCHES, _JOINED_LAUNCHES = 3, 3
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
 
@@ -84,7 +85,7 @@ def _chosen(moe: MoE) -> tuple[Op, ...]:
     them, the message where rows travel, and choices ordered by expert, each expert looking through all of them."""
     row, room = _BF16 * moe.width, _room_to_compute()
     launches = _CHOICE_LAUNCHES + moe.correction_bias
-    message = (_room_to_send() + MOE_ROWS * (2 * moe.topk)) * row
+    message = _room_to_send() * row  # zeros; the scatter reads the rows that it writes from where they are
     return (
         passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
         passes("expert_message", message, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
@@ -95,12 +96,12 @@ def _chosen(moe: MoE) -> tuple[Op, ...]:
 
 def _beside(moe: MoE) -> tuple[Op, ...]:
     """The program's kernels of the shared expert and around a latent width: activation, sums of split products, the
-    norm, and the two messages joined into one and taken apart again."""
+    norm, and, where sums are those of several ranks, two messages joined into one and taken apart again."""
     inner = SHARED_ROWS * (3 * _BF16 * moe.shared_intermediate) / SHARED_TP
-    latent = MOE_ROWS * (_LATENT_LAUNCHES * 2 * _BF16 * moe.latent)
+    launches = _LATENT_LAUNCHES * ONE + _JOINED_LAUNCHES * (BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
     return (
         *([passes("shared_activation", inner, 1)] if moe.shared_intermediate else []),
-        *([passes("latent_norm", latent, _LATENT_LAUNCHES)] if moe.latent else []),
+        *([passes("latent_norm", launches * MOE_ROWS * (2 * _BF16 * moe.latent), launches)] if moe.latent else []),
     )
 
 
