@@ -17,13 +17,12 @@ from hw.arithmetic import Arithmetic
 from hw.work import CollectiveKind
 from layouts.cut import Scalar
 from layouts.expression import ZERO
+from layouts.mla.shares import ROWS, shares_of
 from layouts.op import Op
 from layouts.paged.splits import MOST_SPLITS, START_TILES
 from layouts.quantities import Traits
 
-# The kernels of attention: rows and tokens that a block takes at a time (a test holds them against the kernels').
-_LATENT_ROWS: Final = 64
-_LATENT_TILE: Final = 64
+# Attention over pairs: rows and tokens that a block takes at a time (a test holds them against the kernel's).
 _PAIRS_ROWS: Final = (16.0, 128.0)
 _PAIRS_TILE: Final = 128
 # The program's exchange in place of those that engines make with kernels of their own.
@@ -33,13 +32,13 @@ AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
 }
 
 
-class _Blocks(NamedTuple):
-    """Blocks of the program's attention where no request's tokens are cut, tiles of tokens that each passes, and rows
-    that they compute over those that count."""
+class _Attention(NamedTuple):
+    """Values of the quantities of these names."""
 
-    blocks: Scalar
-    tiles: Scalar
-    padding: Scalar
+    attention_blocks: Scalar
+    attention_padding: Scalar
+    attention_parts: Scalar
+    attention_cut: Scalar
 
 
 def as_program(op: Op) -> Op | None:
@@ -68,37 +67,42 @@ def program_quantities(
 
     `room`: tokens a request that tables have room for, where those are more than its context."""
     kept = float(traits.index_topk) if traits.index_topk else values["context"]
-    attention = _attention(ar, values, traits, ar.maximum(values["context"], room))
-    parts = _parts(ar, attention, sms)
+    latents = traits.heads > 1
+    attention = _latents(ar, values, traits, sms) if latents else _pairs(ar, values, traits, sms, room)
     return {
         "choices": ar.minimum(float(traits.topk), values["experts_rank"]),
         "chosen_tokens": ar.minimum(kept, values["context"]),
         "handed_blocks": jnp.zeros(()),
-        "attention_parts": parts,
-        "attention_blocks": attention.blocks * parts,
-        "attention_padding": attention.padding,
+        **attention._asdict(),
     }
 
 
-def _attention(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, room: Scalar) -> _Blocks:
-    """Over latents a block has 64 query rows of a request, over pairs of heads those of a KV head, a power of two, 128
-    at most (`layouts.mla.hopper`, `layouts.paged.tiling`)."""
-    tokens = room / values["dcp"]
-    if traits.heads > 1:
-        rows = values["verify"] * traits.heads * values["dcp"] / values["attn_tp"]
-        blocks = ar.ceil(rows / _LATENT_ROWS)
-        return _Blocks(values["batch"] * blocks, ar.ceil(tokens / _LATENT_TILE), blocks * _LATENT_ROWS / rows)
+def _latents(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike) -> _Attention:
+    """Over latents blocks take equal shares of all tiles that there are, whatever tables have room for; padding is of
+    rows, and of what pieces cost besides their tiles (`layouts.mla.shares`)."""
+    rows = values["verify"] * traits.heads * values["dcp"] / values["attn_tp"]
+    shares = shares_of(ar, values["batch"], rows, values["context"] / values["dcp"], sms)
+    padding = ar.ceil(rows / ROWS) * ROWS / rows * shares.passed
+    return _Attention(shares.blocks, padding, shares.pieces, shares.cut)
+
+
+def _pairs(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike, room: ArrayLike) -> _Attention:
+    """Over pairs a block has the query rows of a KV head, a power of two, 128 at most, and every request is cut in as
+    many parts, by the tokens that tables have room for (`layouts.paged.tiling`)."""
+    tokens = ar.maximum(values["context"], room) / values["dcp"]
     rows = values["verify"] * float(traits.group) * values["kv_head_ranks"] * values["dcp"] / values["attn_tp"]
     most = jnp.clip(2.0 ** ar.ceil(jnp.log2(rows)), *_PAIRS_ROWS)
-    blocks = ar.ceil(rows / most)
     held = traits.kv_heads / values["kv_head_ranks"]
-    return _Blocks(values["batch"] * held * blocks, ar.ceil(tokens / _PAIRS_TILE), blocks * most / rows)
+    blocks = values["batch"] * held * ar.ceil(rows / most)
+    parts = _parts(ar, blocks, ar.ceil(tokens / _PAIRS_TILE), sms)
+    padding = ar.ceil(rows / most) * most / rows
+    return _Attention(blocks * parts, padding, parts, jnp.where(parts > 1, 1.0, 0.0))
 
 
-def _parts(ar: Arithmetic, attention: _Blocks, sms: ArrayLike) -> Scalar:
-    """Parts of a request's tokens: the fewest of those that end soonest, where blocks run one wave after the other
-    (`layouts.paged.splits`)."""
+def _parts(ar: Arithmetic, blocks: Scalar, tiles: Scalar, sms: ArrayLike) -> Scalar:
+    """Parts of a request's tokens: the fewest of those that end soonest, where so many blocks, each of which would pass
+    so many tiles, run one wave after the other (`layouts.paged.splits`)."""
     counts = jnp.arange(1.0, MOST_SPLITS + 1.0)
-    waves = ar.ceil(attention.blocks * counts / jnp.asarray(sms, dtype=float))
-    ends = waves * (ar.ceil(attention.tiles / counts) + START_TILES)
-    return counts[jnp.argmin(jnp.where(counts <= ar.maximum(attention.tiles, 1.0), ends, jnp.inf))]
+    waves = ar.ceil(blocks * counts / jnp.asarray(sms, dtype=float))
+    ends = waves * (ar.ceil(tiles / counts) + START_TILES)
+    return counts[jnp.argmin(jnp.where(counts <= ar.maximum(tiles, 1.0), ends, jnp.inf))]

@@ -94,9 +94,10 @@ PROGRAM_MEANING: Final[dict[str, str]] = {
     "index_table_tokens": "index keys that a rank's table has room for: batch x context",
     "chosen_tokens": "tokens that an index chooses for a row: min(top-k, context)",
     "handed_blocks": "earlier states of the stream that are handed on at all cuts between stages together",
-    "attention_parts": "parts of a request's KV tokens that the program's attention merges",
+    "attention_parts": "mean parts of a request's KV tokens that the program's attention merges; 0 where it cuts none",
+    "attention_cut": "share of the requests whose KV tokens the program's attention cuts",
     "attention_blocks": "blocks of the program's attention kernel, those of all parts",
-    "attention_padding": "query rows that these blocks compute over those that count",
+    "attention_padding": "query rows, and tiles of tokens, that these blocks compute over those that count",
     "inverse_levels": "joins that invert a triangle of the verify width: ceil(log2(verify))",
 }
 
@@ -134,7 +135,7 @@ CHOICES, INVERSE_LEVELS, CHOSEN_TOKENS = _symbol("choices"), _symbol("inverse_le
 TABLE_TOKENS, WINDOW_TABLE_TOKENS = _symbol("table_tokens"), _symbol("window_table_tokens")
 INDEX_TABLE_TOKENS, HANDED_BLOCKS = _symbol("index_table_tokens"), _symbol("handed_blocks")
 ATTENTION_PARTS, ATTENTION_BLOCKS = _symbol("attention_parts"), _symbol("attention_blocks")
-ATTENTION_PADDING = _symbol("attention_padding")
+ATTENTION_PADDING, ATTENTION_CUT = _symbol("attention_padding"), _symbol("attention_cut")
 HAS_TP, HAS_GROUPS = _symbol("has_tp"), _symbol("has_groups")
 WINDOW_HELD = _symbol("window_held")
 GRAPH_ROWS = _symbol("graph_rows")

@@ -38,8 +38,10 @@ Mine = Int[np.ndarray, " rows"]
 LEAST_ROWS: Final = 4  # below which a curve is not fitted
 
 
-# Our kernel is not cut as those are whose grid a family's shapes count: whose form it has instead, and what is set.
-_OURS: Final = {Family.ATTENTION: (Family.GEMM, {"waves": 0.0, "cta_latency": 0.0, "split_latency": 0.0})}
+# Blocks of our kernel start once and take equal shares: what is fitted of it and what is set, other than of an
+# engine's. A row of a request that was cut takes a program of the merge, so that a value costs more than its bytes.
+_SHARED: Final = {**KERNELS[Family.ATTENTION_HEADS], "copy_bytes": Free(8.0, 0.5, 200.0)}
+_OURS: Final = {Family.ATTENTION: (_SHARED, {"waves": 1.0, "cta_latency": 0.0, "split_latency": 0.0})}
 # What a parameter needs of some row, to be told by the rows: a shape above a number.
 _TOLD_BY: Final = {
     "copy_bytes": (("copied", 0.0),),
@@ -160,11 +162,11 @@ def _kernels(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Min
     parts, w = np.flatnonzero(np.isin(rows.owner, mine)), rows.work
     columns = {name: np.asarray(getattr(w, name))[parts] for name in ("flops", "bytes", *SHAPES)}
     work = Work.of([w.family[i] for i in parts], [w.rate[i] for i in parts], **columns)
-    form, fixed = _OURS.get(family, (family, FIXED.get(family, {})))
+    form, fixed = _OURS.get(family, (KERNELS[family], FIXED.get(family, {})))
     place = FAMILIES.index(family), RATES.index(rate)
     predict = _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), fixed, place, len(mine))
     told = {name for name, of in _TOLD_BY.items() if any((columns[shape] > least).any() for shape, least in of)}
-    free = {name: how for name, how in KERNELS[form].items() if name in told or name not in (*WARM, *_TOLD_BY)}
+    free = {name: how for name, how in form.items() if name in told or name not in (*WARM, *_TOLD_BY)}
     return _Asked(family, rate, predict, free, fixed, mine)
 
 

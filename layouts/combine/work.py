@@ -9,14 +9,12 @@ _BF16, _FP32 = 2, 4
 _LSE_COLUMNS = 2  # a float32 LSE travels as two bf16 columns of the packed row
 
 
-def merge(heads: int, width: int, several: int, single: int) -> Op:
-    """The program's merge of the parts of a split KV, float32, of `heads` heads whose output has `width` values: in
-    `several` kernels, of a single part in so many. An engine's time of attention includes it."""
+def merge(heads: int, width: int) -> Op:
+    """The program's merge of the parts of a split KV, float32, of `heads` heads whose output has `width` values: one
+    kernel, none of a single part. An engine's time of attention includes it."""
     outputs = ROWS * heads * DCP / ATTN_TP
     parts = ATTENTION_PARTS * outputs * (2 * _FP32 * width)  # written by the attention, and read
-    return passes(
-        "attention_merge", parts + outputs * (_BF16 * width), ONE / ATTENTION_PARTS * (single - several) + several
-    )
+    return passes("attention_merge", parts + outputs * (_BF16 * width), ONE / ATTENTION_PARTS * -1 + 1)
 
 
 def combine(heads: int, query_width: int, output_width: int, copied_query: bool) -> tuple[Op, ...]:

@@ -38,7 +38,7 @@ def decode(gqa: GQA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     asked = _problem(Kind.HEADS_DECODE, gqa, precision, sizes)
     core = _core("gqa_decode", Family.ATTENTION_HEADS, gqa, precision, heads, tokens * VERIFY, tokens, asked, room)
     exchanges = combine(gqa.heads, gqa.head_dim, gqa.head_dim, False)
-    merged = merge(gqa.heads, gqa.head_dim, 1, 0)
+    merged = merge(gqa.heads, gqa.head_dim)
     return (*gemms(tensors, precision), _prepare(gqa), core, merged, *exchanges)
 
 

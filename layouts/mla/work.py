@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from hw.tables import Kind
 from hw.work import Family, Rate
-from layouts.combine.work import combine, merge
+from layouts.combine.work import combine
 from layouts.dsa.work import decode_scores, prefill_scores
 from layouts.expression import ONE, Expr
 from layouts.mla.shape import MLA
-from layouts.op import Op, Problem, elementwise, gemms
+from layouts.op import Op, Problem, elementwise, gemms, passes
 from layouts.symbols import (
     ATTENTION_BLOCKS,
     ATTENTION_CTAS,
+    ATTENTION_CUT,
     ATTENTION_PADDING,
     ATTENTION_PARTS,
     ATTENTION_SPLITS,
@@ -30,7 +31,7 @@ from layouts.symbols import (
 )
 from layouts.tensor import Precision, Tensor
 
-_BF16 = 2
+_BF16, _FP32, _INT32 = 2, 4, 4
 _PREPARED = 4  # kernels of the program: two norms, a latent written, queries joined; rotations are in the last two
 
 
@@ -39,8 +40,8 @@ def decode(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[O
     projections = gemms(tensors, precision)
     index = decode_scores(mla.indexer) if mla.indexer else ()
     exchanges = combine(mla.heads, mla.kv_values, mla.kv_lora, True)
-    merged = merge(mla.heads, mla.kv_lora, 3, 1)
-    return (*projections, _prepare(mla), *index, _attention(mla, precision), merged, *exchanges)
+    merged = () if mla.indexer else (_merge(mla),)
+    return (*projections, _prepare(mla), *index, _attention(mla, precision), *merged, *exchanges)
 
 
 def prefill(mla: MLA, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
@@ -73,6 +74,7 @@ def _attention(mla: MLA, precision: Precision) -> Op:
     heads = DCP * mla.heads / ATTN_TP
     # a rank may hold all that a row chooses, so the program has room for that many on each
     pairs = BATCH * VERIFY * CHOSEN_TOKENS if mla.indexer else TABLE_TOKENS * VERIFY
+    shares = {"ctas": ATTENTION_BLOCKS, "splits": ATTENTION_PARTS, "copied": ATTENTION_CUT * _outputs(mla)}
     return Op(
         "mla_decode",
         family=Family.ATTENTION_SPARSE if mla.indexer else Family.ATTENTION,
@@ -83,8 +85,20 @@ def _attention(mla: MLA, precision: Precision) -> Op:
         problem=None if mla.indexer else _context(mla, precision, heads),
         program_flops=pairs * heads * (2 * (mla.kv_values + mla.kv_lora)),
         program_padding=ONE if mla.indexer else ATTENTION_PADDING,
-        program_shape={} if mla.indexer else {"ctas": ATTENTION_BLOCKS, "splits": ATTENTION_PARTS},
+        program_shape={} if mla.indexer else shares,
     )
+
+
+def _merge(mla: MLA) -> Op:
+    """The program's schedule of a batch, one kernel, and its merge of float32 pieces of requests that were cut; what
+    this takes beside their bytes is `copied` in the attention's shape. An engine's time of attention includes both."""
+    pieces = ATTENTION_PARTS * _outputs(mla) * (2 * _FP32)  # written by the attention, and read
+    return passes("attention_merge", BATCH * _INT32 + pieces, 2)
+
+
+def _outputs(mla: MLA) -> Expr:
+    """Values of all heads of the DCP group before they are combined."""
+    return ROWS * DCP * (mla.heads * mla.kv_lora) / ATTN_TP
 
 
 def _context(mla: MLA, precision: Precision, heads: Expr) -> Problem:

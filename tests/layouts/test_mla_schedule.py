@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from layouts.mla.hopper.merge import merge
-from layouts.mla.hopper.schedule import CUT, START, TILE, gang_count, piece_of, request_at, schedule, share_of
+from layouts.mla.hopper.schedule import gang_count, piece_of, request_at, schedule, share_of
+from layouts.mla.shares import CUT, START, TILE
 
 LATENT, ROWS = 32, 16
 # tokens that requests see, gangs: none among them, more requests than gangs, ends of requests at ends of shares, one

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import jax.numpy as jnp
 import pytest
@@ -72,9 +73,22 @@ def test_the_grouped_gemm_ends_with_the_activation_and_copies_no_rows() -> None:
     assert ops["w13"].shape["copied"] == ZERO and ops["w13"].shape["groups"] != ZERO
 
 
-def test_the_merge_of_one_part_is_one_kernel() -> None:
-    launches = ours("deepseek-v3")["MLA + MoE"]["attention_merge"].shape["launches"]
-    assert [launches.evaluate({"attention_parts": n}) for n in (1, 2)] == [1, 2]
+def test_a_single_part_needs_no_merge() -> None:
+    (block,) = (ops for ops in ours("llama-3.1-8b").values() if "attention_merge" in ops)
+    launches = block["attention_merge"].shape["launches"]
+    assert [launches.evaluate({"attention_parts": n}) for n in (1, 2)] == [0, Fraction(1, 2)]
+
+
+def test_latents_are_scheduled_and_merged_in_two_kernels_unless_an_index_chooses_them() -> None:
+    """Sixteen rows of 128 heads on a rank, half of whose requests are cut, all together in three pieces a request."""
+    model = load_model("deepseek-v3", draft="none")
+    numbers = values(model, DP2, LOAD) | {"attention_parts": 3, "attention_cut": Fraction(1, 2)}
+    ops = ours("deepseek-v3")["MLA + MoE"]
+    merge = ops["attention_merge"]
+    assert merge.shape["launches"].evaluate(numbers) == 2
+    assert merge.bytes.evaluate(numbers) == 16 * 4 + 3 * 16 * 128 * 512 * (4 + 4)
+    assert ops["mla_decode"].shape["copied"].evaluate(numbers) == 16 * 128 * 512 // 2
+    assert not any("attention_merge" in block for block in ours("deepseek-v3.2").values())
 
 
 def test_a_program_has_no_draft_that_an_engine_lacks_nor_another_order() -> None:
@@ -105,7 +119,7 @@ def test_quantities_of_a_rank_with_few_experts() -> None:
     held = {"experts_rank": 4.0, "context": 10.0, "verify": 1.0, "batch": 16.0, "dcp": 1.0, "attn_tp": 2.0}
     found = program_quantities(Exact(), _scalars(held), traits, 132)
     assert (float(found["choices"]), float(found["chosen_tokens"])) == (4.0, 10.0)
-    assert float(found["attention_parts"]) == 1  # ten tokens are a tile
+    assert float(found["attention_blocks"]) == 16 and float(found["attention_cut"]) == 0  # ten tokens are a tile
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
 
 
@@ -113,11 +127,9 @@ def test_quantities_of_a_rank_with_few_experts() -> None:
 def test_blocks_of_attention_are_those_of_the_kernels(heads: int, kv_heads: int, verify: int) -> None:
     """The cost side does not import kernels: rows and tiles are held against theirs here."""
     from layouts import program_side
-    from layouts.mla.hopper import block, schedule
     from layouts.paged.block import Entry
     from layouts.paged.tiling import tiling_of
 
-    assert (program_side._LATENT_ROWS, program_side._LATENT_TILE) == (block.ROWS, schedule.TILE)
     pool = jnp.zeros((1, kv_heads, 256), jnp.bfloat16)
     tiling = tiling_of((16, verify, heads, 128), pool, Entry(128, 128, 128), 4096, 132)
     least, most = program_side._PAIRS_ROWS

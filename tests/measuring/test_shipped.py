@@ -23,7 +23,7 @@ def test_the_rows_are_predicted_by_the_curves() -> None:
     machine = load_machine(chip, curves=program_curves(chip))
     with x64():
         off = np.abs(np.asarray(rows.predict(machine, jnp.ones(()))) / rows.seconds - 1.0)
-    assert len(off) > 120
+    assert len(off) >= 120
     assert np.median(off) < 0.05
     for family in (Family.GEMM, Family.ATTENTION, Family.GROUPED_GEMM, Family.ATTENTION_HEADS):
         mine = np.unique(rows.owner[np.array([of is family for of in rows.work.family])])

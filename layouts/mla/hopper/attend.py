@@ -4,10 +4,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from layouts.collectives import vary_alike
-from layouts.mla.hopper.block import ROWS, Sizes
+from layouts.mla.hopper.block import Sizes
 from layouts.mla.hopper.kernel import LATENT, PACKED, ROPE, launch, require_supported
 from layouts.mla.hopper.merge import merge
 from layouts.mla.hopper.schedule import gang_count, schedule
+from layouts.mla.shares import ROWS
 
 
 def attend_runs(

@@ -15,12 +15,12 @@ from jax._src.lib.mlir.dialects import arith, vector
 from jax._src.lib.mlir.dialects import llvm as llvm_dialect
 from jax.experimental.mosaic import gpu as mgpu
 
-from layouts.mla.hopper.schedule import TILE, piece_of, request_at, share_of
+from layouts.mla.hopper.schedule import piece_of, request_at, share_of
+from layouts.mla.shares import ROWS, TILE
 
 # untyped: the signatures are those of JAX 0.11, and checks run on older ones too
 plgpu: Final[Any] = jax.experimental.pallas.mosaic_gpu
 llvm: Final[Any] = llvm_dialect
-ROWS: Final = 64  # query rows of a block: what one product instruction takes
 COLUMNS: Final = 128  # latent columns that are loaded, and accumulated, together
 SLOTS: Final = 2  # tiles in shared memory
 MATRIX: Final = plgpu.Layout.WGMMA

@@ -17,10 +17,10 @@ from jaxtyping import Array, Float, Int
 
 from hw.errors import MeshwrightError
 from layouts.collectives import vary_alike
-from layouts.mla.hopper.block import ATOM, COLUMNS, ROWS, SLOTS, TILED, Block, Sizes, plgpu
-from layouts.mla.hopper.schedule import TILE
+from layouts.mla.hopper.block import ATOM, COLUMNS, SLOTS, TILED, Block, Sizes, plgpu
 from layouts.mla.hopper.softmax import softmax
 from layouts.mla.hopper.values import values
+from layouts.mla.shares import ROWS, TILE
 
 LATENT: Final = 512
 ROPE: Final = 64

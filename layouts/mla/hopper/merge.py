@@ -10,7 +10,8 @@ from jax import lax
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from layouts.mla.hopper.schedule import START, request_at, share_of
+from layouts.mla.hopper.schedule import request_at, share_of
+from layouts.mla.shares import START
 
 _PIECES: Final = 16  # pieces that are read together
 _NOTHING: Final = float("-inf")

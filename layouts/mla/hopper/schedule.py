@@ -6,15 +6,13 @@ the query rows of a request need, which pass over the same tiles at the same tim
 A gang has at most two pieces that are not whole requests: one that began in an earlier gang and one that goes on.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-TILE: Final = 64  # tokens of a step
-START: Final = 2  # what a piece costs beside its tiles, in tiles
-CUT: Final = 8  # what it costs to cut every request: a piece more a gang, and the merge
+from layouts.mla.shares import START, TILE, share_length
 
 
 class Piece(NamedTuple):
@@ -49,12 +47,9 @@ def request_at(begins: Any, requests: int, position: Any) -> Any:
 
 
 def share_of(begins: Any, requests: int, gangs: int) -> Any:
-    """Length of the share of a gang: as short as can be, or some requests where they are all like the first and that
-    makes it no longer than cutting them would take."""
+    """Length of the share of a gang."""
     length, each = begins[requests], begins[1]
-    shortest = _quotient(length, gangs)
-    whole = _quotient(shortest, each) * each
-    return jnp.where((each * requests == length) & (whole - shortest <= CUT), whole, shortest)
+    return share_length(length, each, each * requests == length, gangs, _quotient)
 
 
 def _quotient(length: Any, divisor: Any) -> Any:

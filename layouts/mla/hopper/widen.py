@@ -11,7 +11,8 @@ from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.lib.mlir.dialects import arith
 from jax.experimental.mosaic import gpu as mgpu
 
-from layouts.mla.hopper.block import ATOM, COLUMNS, SCALAR, TILE, TILED, Block, Sizes, llvm, plgpu
+from layouts.mla.hopper.block import ATOM, COLUMNS, SCALAR, TILED, Block, Sizes, llvm, plgpu
+from layouts.mla.shares import TILE
 
 _THREADS: Final = 128
 _CHUNK: Final = 16  # values that a thread widens at once: bytes of the widest load
