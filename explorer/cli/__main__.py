@@ -1,6 +1,8 @@
 """`python -m explorer.cli`: the command line without its installed script."""
 
-from explorer.cli import command
+import sys
+
+from explorer.cli import main
 
 if __name__ == "__main__":
-    command()
+    sys.exit(main())
