@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from typer.exceptions import Abort, TyperException
 
@@ -45,6 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"error: the result could not be written ({error.strerror}): make room, or write elsewhere", file=sys.stderr
         )
         return FAILURE
+
+
+def command() -> NoReturn:
+    """`main` as a program of its own."""
+    status = main()
+    if status == INTERRUPTED:
+        # threads that still compile, and devices that still run, abort a Python that ends in its own way
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _drop_stdout() -> None:

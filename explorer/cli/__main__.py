@@ -1,8 +1,6 @@
 """`python -m explorer.cli`: the command line without its installed script."""
 
-import sys
-
-from explorer.cli import main
+from explorer.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

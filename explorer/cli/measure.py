@@ -4,7 +4,7 @@ import json as jsonlib
 import time
 from typing import Annotated, Final
 
-from typer import Option
+from typer import BadParameter, Option
 
 from explorer.cli.devices import run_here
 from explorer.cli.options import MODEL, OUTPUT, Json, count, real, text
@@ -30,6 +30,8 @@ def measure(
 ) -> None:
     """Time this machine's kernels and exchanges, and write curves for --hardware FILE."""
     started = time.monotonic()
+    if not seconds > 0:
+        raise BadParameter(f"seconds = {seconds:g}: must be above 0")
     file = out_file(out, "out", (".toml",))
     assert file is not None
     run_here(simulate, distributed=False)
@@ -46,10 +48,16 @@ def measure(
     journal = journal_of(file.with_suffix(".journal"), here)
     if journal.resumed:
         note(f"note: going on with {journal.resumed} rows of {journal.path}")
-    with watching("measuring") as report:
-        left = time_all(here, benches, journal, started + seconds - _FITTED_IN, report)
-        report("fitting", 1.0)
-        found = answer(here, list(journal.rows.values()), left)
+    if journal.set_aside:
+        note(f"note: {journal.set_aside} has the rows of other devices or versions, which are measured anew")
+    try:
+        with watching("measuring") as report:
+            left = time_all(here, benches, journal, started + seconds - _FITTED_IN, report)
+            report("fitting", 1.0)
+            found = answer(here, list(journal.rows.values()), left)
+    except KeyboardInterrupt:
+        note(f"note: {len(journal.rows)} rows are kept in {journal.path}: run again to go on")
+        raise
     document = found.document()
     file.write_text(found.curve_file, encoding="utf-8")
     rows = file.with_suffix(".json")
@@ -57,4 +65,5 @@ def measure(
     emit(document, draw, json)
     if not left:
         journal.done()
-    note(f"wrote {file} and {rows}: plan with them by `meshwright plan --hardware {file} ...`")
+    use = f": plan with them by `meshwright plan --hardware {file} ...`" if here.real else ""
+    note(f"wrote {file} and {rows}{use}")

@@ -64,7 +64,7 @@ class Measured:
                 path = ".".join(filter(None, (curve.owner, what, curve.rate)))
                 figures[path] = Figure(value, unit_of(what), self._source(curve), Provenance.FITTED)
         comment = "Curves of one machine, written by `meshwright measure`: all else is as the curves it inherits."
-        return curve_file_text(self.here.machine.sources.chip, figures, comment)
+        return curve_file_text(self.here.machine.sources.chip, figures, "\n".join([comment, *self._caveats()]))
 
     def document(self) -> Document:
         """The `measure/1` document, which `meshwright calibrate --from` reads, too."""
@@ -89,14 +89,16 @@ class Measured:
 
     def _notes(self) -> list[str]:
         failed = [f"{row['name']} does not run here: {row[FAILED]}" for row in self.rows if FAILED in row]
-        tried = dict.fromkeys(f"{row['form']} was timed, as {why}" for row in self.rows for why in row.get(TRIED, ()))
         counts: dict[str, int] = {}
         for row in _timed(self.rows):
             for owner in owners_of(row):
                 counts[owner] = counts.get(owner, 0) + 1
         few = [f"{owner}: {n} rows are too few for a curve" for owner, n in counts.items() if n < LEAST_ROWS]
         left = f"no time for {len(self.left)} rows, {self.left[0]} among them: run again to go on" if self.left else ""
-        return [*failed, *tried, *few, *filter(None, [left])]
+        return [*self._caveats(), *failed, *_not_first(self.rows), *few, *filter(None, [left])]
+
+    def _caveats(self) -> list[str]:
+        return [] if self.here.real else ["devices of the CPU: that all runs is all that these times say of a GPU"]
 
 
 @in_x64
@@ -128,6 +130,17 @@ def answer(here: Here, rows: Sequence[Row], left: Sequence[str] = ()) -> Measure
             )
         )
     return Measured(here, tuple(rows), tuple(left), date, curves, tuple(entries))
+
+
+def _not_first(rows: Sequence[Row]) -> list[str]:
+    """Which form of an op was timed where it is not the first, and why: a line for all rows of an op (the first word of
+    their names) that say the same."""
+    said: dict[str, str] = {}
+    for row in rows:
+        for why in row.get(TRIED, ()):
+            op = row["name"].split()[0]
+            said.setdefault(f"{op}|{row['form']}|{why}", f"{row['name']}: {row['form']} was timed, as {why}")
+    return list(said.values())
 
 
 def _timed(rows: Sequence[Row]) -> list[dict[str, Any]]:

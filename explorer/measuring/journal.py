@@ -4,6 +4,7 @@ A run that ends early, by its budget or by a signal, is gone on with from there:
 """
 
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -21,7 +22,8 @@ Row = Mapping[str, Any]
 class Journal:
     """The rows that there are, by name, and a file that takes more of them.
 
-    `surroundings`: what the rows depend on beside their names (machine, versions); a journal of others is begun anew.
+    `surroundings`: what the rows depend on beside their names (machine, versions). A journal of others is begun anew,
+    and theirs is kept as `set_aside`.
     """
 
     def __init__(self, path: pathlib.Path, surroundings: Mapping[str, Any]):
@@ -29,10 +31,11 @@ class Journal:
         head = {"schema": SCHEMA, **surroundings}
         lines = _lines(path)
         self.rows: dict[str, Row] = {}
+        self.set_aside: pathlib.Path | None = None
         if lines and lines[0] == head:
-            # what failed is tried again: another program may have held the memory
-            kept = (row for row in lines[1:] if FAILED not in row)
-            self.rows = {row["name"]: row for row in kept if isinstance(row.get("name"), str)}
+            self.rows = {row["name"]: row for row in lines[1:] if _whole(row)}
+        elif len(lines) > 1:
+            self.set_aside = path.replace(path.with_name(f"{path.name}.other"))
         self.resumed = len(self.rows)
         # written anew, so that a line that was cut short is gone, and whole or not at all
         draft = path.with_name(f"{path.name}.draft")
@@ -52,8 +55,21 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
+def _whole(row: Row) -> bool:
+    """Whether a row has a name and what was measured. What failed has not and is tried again: another program may have
+    held the memory."""
+    if not isinstance(row.get("name"), str):
+        return False
+    found = row.get("bytes_per_s") if row["name"] == BANDWIDTH else {"seconds": row.get("seconds")}
+    return isinstance(found, dict) and all(isinstance(x, int | float) and 0 < x < math.inf for x in found.values())
+
+
 def _line(row: Row) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -68,7 +84,7 @@ def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in text.splitlines():
         try:
-            entry = json.loads(line)
+            entry = json.loads(line, parse_constant=_refused)
         except (ValueError, RecursionError):
             break
         if not isinstance(entry, dict):

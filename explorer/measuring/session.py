@@ -4,7 +4,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import numpy as np
@@ -24,9 +24,8 @@ from layouts.decoder.options import compiler_options
 Report = Callable[[str, float], None]
 
 _THREADS: Final = 16
-_BATCHES: Final = (
-    2  # benches a thread that are compiled before they are timed: while the compiler tunes, no device idles
-)
+# Benches a thread that are compiled before they are timed: while the compiler tunes, no device idles.
+_BATCHES: Final = 2
 _PAUSE: Final = 3 << 29  # bytes through memory before a chain: 0.5 ms of a device that moves 3 TB a second
 _LEAST: Final = 3e-6  # seconds that any kernel is expected to take
 _EXCHANGED: Final = 2.5e-5  # and an exchange
@@ -50,9 +49,13 @@ def measure(
     while left and time.monotonic() + slowest < deadline:
         started = time.monotonic()
         batch, left = left[: _BATCHES * threads], left[_BATCHES * threads :]
-        with ThreadPoolExecutor(threads) as pool:
+        pool = ThreadPoolExecutor(threads)
+        try:
             report(f"compiling {batch[0].name}", len(journal.rows) / total)
             chains = [pool.submit(_compiled, here, bench, i) for i, bench in enumerate(batch)]
+            wait(chains)
+        finally:  # who interrupts does not wait for a batch
+            pool.shutdown(wait=False, cancel_futures=True)
         for i, (bench, chain) in enumerate(zip(batch, chains, strict=True)):
             if time.monotonic() > deadline:
                 return [b.name for b in (*batch[i:], *left)]
@@ -63,9 +66,11 @@ def measure(
 
 
 def journal_of(path: pathlib.Path, here: Here) -> Journal:
-    """The journal of this machine's rows, gone on with where it is of the same devices and versions."""
+    """The journal of this machine's rows, gone on with where it is of the same devices, versions and chip (whose
+    multiprocessors the rows' shapes count)."""
     kinds = [device.device_kind for device in here.devices]
-    return Journal(path, {"machine": here.name, "devices": kinds, "versions": here.versions})
+    chip = here.machine.sources.chip
+    return Journal(path, {"machine": here.name, "chip": chip, "devices": kinds, "versions": here.versions})
 
 
 def roughly(machine: Machine, asks: Work | Collective) -> float:

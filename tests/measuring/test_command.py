@@ -4,6 +4,10 @@ import json
 import pathlib
 import re
 import shlex
+import signal
+import subprocess
+import sys
+import time
 import tomllib
 
 import pytest
@@ -13,7 +17,8 @@ from explorer.calibration.measured import read_measured
 from explorer.cli import main
 from hw.machine import load_machine
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "json.md"
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "json.md"
 ASK = "measure --simulate 16 --hardware h200"
 
 
@@ -36,7 +41,8 @@ def test_a_machine_becomes_a_curve_file(tmp_path: pathlib.Path, capsys: pytest.C
     status, table, notes = run(f"{ASK} --gpus 2 --only gemm,all_to_all --quick --out {out}", capsys)
     assert status == 0
     assert "gemm.bf16" in table and "all_to_all" in table and "2 x cpu" in table
-    assert f"meshwright plan --hardware {out}" in notes
+    assert f"wrote {out} and" in notes and "plan" not in notes  # of a CPU nobody plans with
+    assert "devices of the CPU: that all runs is all" in out.read_text(encoding="utf-8")
     assert sorted(path.name for path in out.parent.iterdir()) == ["mine.json", "mine.toml"]
     stated = tomllib.loads(out.read_text(encoding="utf-8"))
     assert stated["inherits"] == "h200"
@@ -106,3 +112,30 @@ def test_without_a_gpu_it_is_said(tmp_path: pathlib.Path, capsys: pytest.Capture
     status, _, printed = run(f"measure --hardware h200 --out {tmp_path / 'mine.toml'}", capsys)
     assert status == 2
     assert printed.startswith("error: there is no GPU to measure")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_budget_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, notes = run(f"{ASK} --seconds {seconds}", capsys)
+    assert (status, "must be above 0" in notes) == (2, True)
+
+
+def test_an_interrupted_run_says_what_it_keeps(tmp_path: pathlib.Path) -> None:
+    """In a process of its own, which compiles and runs when the signal comes."""
+    out, journal = tmp_path / "mine.toml", tmp_path / "mine.journal"
+    ask = ["measure", "--simulate", "2", "--hardware", "h200", "--only", "gemm", "--out", str(out)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "explorer.cli", *ask],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not (journal.exists() and len(journal.read_text().splitlines()) > 2):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, notes = process.communicate(timeout=60)
+    assert process.returncode == 130
+    kept = len(journal.read_text().splitlines()) - 1
+    assert kept >= 2 and f"{kept} rows are kept in {journal}: run again" in " ".join(notes.split())

@@ -40,8 +40,32 @@ def test_a_line_that_was_cut_short_is_lost_alone(tmp_path: pathlib.Path) -> None
 def test_rows_of_other_surroundings_are_not_gone_on_with(tmp_path: pathlib.Path, changed: dict[str, object]) -> None:
     path = tmp_path / "m.journal"
     Journal(path, HERE).add(FIRST)
-    assert Journal(path, {**HERE, **changed}).rows == {}
+    other = Journal(path, {**HERE, **changed})
+    assert other.rows == {} and other.set_aside == tmp_path / "m.journal.other"
     assert Journal(path, HERE).rows == {}  # begun anew, on disk too
+    other.set_aside.replace(path)
+    assert Journal(path, HERE).rows == {"first": FIRST}  # and nothing was lost
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"name": "bad", "seconds": NaN}',
+        '{"name": "bad", "seconds": 1e-5, "payload": Infinity}',
+        '{"name": "bad", "seconds": 0}',
+        '{"name": "bad", "seconds": "1"}',
+        '{"name": "bad"}',
+        '{"seconds": 1e-5}',
+        '{"name": "copy bandwidth"}',
+        '{"name": "copy bandwidth", "bytes_per_s": {"copy": -1}}',
+    ],
+)
+def test_a_row_that_is_not_whole_is_measured_again(tmp_path: pathlib.Path, line: str) -> None:
+    path = tmp_path / "m.journal"
+    journal = Journal(path, HERE)
+    journal.add(FIRST)
+    path.write_text(path.read_text() + line + "\n")
+    assert Journal(path, HERE).rows == Journal(path, HERE).rows == {"first": FIRST}
 
 
 def test_what_failed_is_tried_again(tmp_path: pathlib.Path) -> None:

@@ -79,7 +79,7 @@ def test_the_first_form_that_runs_is_timed(tmp_path: pathlib.Path) -> None:
     measure(here(), [bench("one", {"fast": broken, "slow": negated, "slower": broken})], kept)
     assert (kept.rows["one"]["form"], kept.rows["one"]["tried"]) == ("slow", ["fast: no such kernel"])
     document = answer(here(), list(kept.rows.values())).document()
-    assert "slow was timed, as fast: no such kernel" in document["notes"]
+    assert "one: slow was timed, as fast: no such kernel" in document["notes"]
     assert [set(row) for row in document["rows"]] == [{"name", "family", "rate", "bytes", "seconds", "form"}]
 
 
