@@ -27,6 +27,7 @@ ENGINE_WIDTH: Final = 0.3
 
 _ROUNDS: Final = 100
 _SETTLED: Final = 1e-4  # standard deviations of a prior
+_GAINED: Final = 1e-4  # squares of standard deviations: what a step must gain at least
 _DAMPING: Final = 1e-3  # at first; beyond the last no step helps
 _STUCK: Final = 1e9
 
@@ -85,11 +86,12 @@ def solve(machine: Machine, observed: Sequence[Observed], widths: Float[np.ndarr
     for _ in range(_ROUNDS):
         step = _step(end, touched, damping)
         trial = at(pulls + step)
-        if trial.cost <= end.cost:
+        gained = end.cost - trial.cost
+        if gained >= 0.0:
             pulls, end, damping = pulls + step, trial, damping / 5.0
         else:
             damping *= 5.0
-        if np.max(np.abs(step)) < _SETTLED or damping > _STUCK:
+        if np.max(np.abs(step)) < _SETTLED or 0.0 <= gained < _GAINED or damping > _STUCK:
             break
     # with unit priors the variances left are the diagonal of (J'J + 1)^-1
     told = end.slopes * touched / errors[:, None]
