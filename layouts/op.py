@@ -48,7 +48,8 @@ class Op:
     These are what engines do and the time model prices: a payload is *wire* bytes, what the load really sends. The JAX
     program here may do other than that: its shapes are fixed before a step. `program_flops` and `program_payload`
     (*program* bytes, of static operands) are then the program's, and `program` is False for what it does not do at
-    all. The audit reads these three, through `audited_flops` and `audited_payload`. A step that is priced as the
+    all; `program_messages` are the payloads of exchanges that it makes one by one in place of a single one. The audit
+    reads these four, through `audited_flops` and `audited_messages`. A step that is priced as the
     program (`layouts.program_side`) has its payloads too, and `program_bytes` through HBM and what `program_shape` says
     otherwise than `shape`; FLOPs are then those of `flops`, as our kernels skip what holds nothing, times
     `program_padding`, as they fill their blocks with rows that do not count. They may name the
@@ -72,6 +73,7 @@ class Op:
     program: bool = True
     program_flops: Expr | None = None
     program_payload: Expr | None = None
+    program_messages: tuple[Expr, ...] = ()
     program_bytes: Expr | None = None
     program_padding: Expr = ONE
     program_shape: Mapping[str, Expr] = field(default_factory=dict)
@@ -85,6 +87,11 @@ class Op:
     def audited_payload(self) -> Expr:
         """Program bytes of an exchange, by kind as `hw.work.Collective` counts a payload."""
         return self.payload if self.program_payload is None else self.program_payload
+
+    @property
+    def audited_messages(self) -> tuple[Expr, ...]:
+        """Program bytes of each exchange that the program makes for this one."""
+        return self.program_messages or (self.audited_payload,)
 
     def substitute(self, replacements: Mapping[str, Expr]) -> "Op":
         """The same op of another part of the step, with some quantities replaced. The program's side stays as it is:

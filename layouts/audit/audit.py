@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Final
 
 from hw.work import CollectiveKind
 from layouts.audit.counts import Counts, Exchanged
@@ -14,10 +14,8 @@ from layouts.layout import Layout
 from layouts.load import Load
 from layouts.models.forms import Forms
 from layouts.models.model import Model
-from layouts.weight_gather.work import EXCHANGE, SCOPE
 
 FLOPS_TOLERANCE: Final = 1e-3  # relative; collectives are held to the byte
-One = TypeVar("One", Line, Exchanged)
 Key = tuple[CollectiveKind, int, Fraction]  # kind, ranks of the group, payload in bytes
 
 
@@ -81,25 +79,22 @@ def audit(model: Model, forms: Forms, layout: Layout, load: Load) -> Audit:
 
 
 def _rows(said: Expected, found: Counts) -> tuple[Row, ...]:
-    """One row for each key of either side, most bytes first. Sends differ from cut to cut, and every weight is gathered
-    by itself: both are compared in all."""
+    """One row for each key of either side, most bytes first. Sends differ from cut to cut: they are compared in all."""
     model, names = Counter[Key](), dict[Key, dict[str, None]]()
-    gathered = [line for line in said.lines if line.name == EXCHANGE]
-    for line in (*_in_all(gathered), *(line for line in said.lines if line.name != EXCHANGE)):
+    for line in said.lines:
         if line.kind is not None:
             key = line.kind, line.size, line.payload
             model[key] += line.count
             names.setdefault(key, {})[line.name] = None
-    staged = [one for one in found.collectives if one.label == SCOPE]
-    sent = [one for one in found.collectives if one.kind is CollectiveKind.SEND and one not in staged]
+    sent = [one for one in found.collectives if one.kind is CollectiveKind.SEND]
     program = Counter[Key]()
-    for one in (*_in_all(staged), *_in_all(sent), *(c for c in found.collectives if c not in (*staged, *sent))):
+    for one in (*_in_all(sent), *(one for one in found.collectives if one.kind is not CollectiveKind.SEND)):
         program[one.kind, one.size, Fraction(one.payload)] += one.count
     keys = sorted({**model, **program}, key=lambda k: (-k[2] * max(model[k], program[k]), k))
     return tuple(Row(*key, model[key], program[key], tuple(names.get(key, ()))) for key in keys)
 
 
-def _in_all(several: Sequence[One]) -> list[One]:
+def _in_all(several: Sequence[Exchanged]) -> list[Exchanged]:
     """Exchanges that are alike in all but size, as one of all their bytes."""
     total = sum(one.payload * one.count for one in several)
     return [replace(several[0], payload=total, count=1)] if several else []

@@ -28,7 +28,8 @@ _AS_TRACED = {**AS_PROGRAM, CollectiveKind.COPY_GATHER: CollectiveKind.ALL_GATHE
 
 @dataclass(frozen=True)
 class Line:
-    """One op as the program does it, `count` times a step: FLOPs of a kernel, or payload and group of an exchange."""
+    """One op as the program does it, `count` times a step: FLOPs of a kernel, or payload and group of an exchange, of
+    each of its messages if it is several."""
 
     block: str
     name: str
@@ -83,7 +84,7 @@ def _lines(block: Block, count: int, sharded: int, values: Values) -> tuple[list
         if not op.program or (op.collective is None and not op.audited_flops):
             priced[op.name] = None
         else:
-            lines.append(_line(block.name, op, times, requested if place in block.attention else values))
+            lines += _lines_of(block.name, op, times, requested if place in block.attention else values)
     return lines, tuple(priced)
 
 
@@ -94,11 +95,13 @@ def _idle(op: Op, values: Values) -> bool:
     return op.size.evaluate(values) < 2 or not op.audited_payload.evaluate(values)
 
 
-def _line(block: str, op: Op, times: int, values: Values) -> Line:
+def _lines_of(block: str, op: Op, times: int, values: Values) -> list[Line]:
+    """One for a kernel, and one for each message of an exchange that holds anything."""
     if op.collective is None:
-        return Line(block, op.name, times, flops=op.audited_flops.evaluate(values))
-    kind, payload = _AS_TRACED.get(op.collective, op.collective), op.audited_payload.evaluate(values)
-    return Line(block, op.name, times, kind=kind, payload=payload, size=int(op.size.evaluate(values)))
+        return [Line(block, op.name, times, flops=op.audited_flops.evaluate(values))]
+    kind, size = _AS_TRACED.get(op.collective, op.collective), int(op.size.evaluate(values))
+    payloads = [message.evaluate(values) for message in op.audited_messages]
+    return [Line(block, op.name, times, kind=kind, payload=payload, size=size) for payload in payloads if payload]
 
 
 def step_values(model: Model, layout: Layout, load: Load) -> dict[str, Fraction]:

@@ -13,22 +13,27 @@ from layouts.op import Op, Stream
 from layouts.symbols import ATTENTION_SHARD, DRAFT_SHARD, GATHERS_ATTENTION, GATHERS_MOE, MOE_SHARD, WEIGHT_SHARD
 from layouts.tensor import Precision, Tensor
 
-EXCHANGE: Final = "weight_all_gather"  # one op for all weights of a layer, which the program gathers one by one
 SCOPE: Final = "weight_gather"  # that the program gathers in
 _PART_OF: Final = {ATTENTION_SHARD: GATHERS_ATTENTION, MOE_SHARD: GATHERS_MOE, DRAFT_SHARD: GATHERS_ATTENTION}
 
 
 def gathered_bytes(tensors: Iterable[Tensor], precision: Precision) -> Expr:
     """Bytes of a layer's whole sharded weights, the size that its staging buffer must have."""
-    return total(t.payload(precision) * _PART_OF[t.shard] for t in tensors if t.shard is not None)
+    return total(_messages(tensors, precision))
+
+
+def _messages(tensors: Iterable[Tensor], precision: Precision) -> tuple[Expr, ...]:
+    """Bytes of each weight that may be sharded, whole; 0 in a layout that does not shard it."""
+    return tuple(t.payload(precision) * _PART_OF[t.shard] for t in tensors if t.shard is not None)
 
 
 def weight_gather(tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, ...]:
     """The copies that bring one layer's weights together; none for a layer without shardable weights."""
-    whole = gathered_bytes(tensors, precision)
-    if not whole:
+    messages = _messages(tensors, precision)
+    if not messages:
         return ()
-    messages = total(_PART_OF[t.shard] for t in tensors if t.shard is not None)
+    whole = total(messages)
+    sent = total(_PART_OF[t.shard] for t in tensors if t.shard is not None)
     return (
         # the program's exchange writes a rank's own part, too
         Op(
@@ -39,11 +44,12 @@ def weight_gather(tensors: Sequence[Tensor], precision: Precision) -> tuple[Op, 
             program=False,
         ),
         Op(
-            EXCHANGE,
+            "weight_all_gather",  # one op for all weights of a layer, which the program gathers one by one
             collective=CollectiveKind.COPY_GATHER,
             payload=whole,
             size=WEIGHT_SHARD,
             stream=Stream.GATHER,
-            program_shape={LAUNCHES: messages},
+            program_messages=messages,
+            program_shape={LAUNCHES: sent},
         ),
     )

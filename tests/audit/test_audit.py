@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
@@ -11,6 +12,7 @@ from layouts.op import Op
 from tests.audit.auditing import subject
 
 V3, QWEN, LLAMA = "deepseek-v3", "qwen3-235b-a22b", "llama-3.1-70b"
+SHARDED = "attn_dp=16,weight_shard=8"
 
 # Chosen so that as many pairs of degrees and exchanges as possible stand together in one of them.
 PAIRWISE = [
@@ -107,7 +109,18 @@ def test_exchanges_are_those_of_hand_arithmetic() -> None:
     assert rows[CollectiveKind.REDUCE_SCATTER, 8, held] == rows[CollectiveKind.ALL_GATHER, 8, held] == 58
 
 
-def changed(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Op], Op | None]) -> list[str]:
+@pytest.mark.smoke
+def test_weights_are_gathered_one_by_one() -> None:
+    """80 layers in bfloat16: queries and the output of 64 heads of 128 over 8192 values, keys and values of 8."""
+    asked = subject(LLAMA)
+    found = asked.audit(asked.layout(SHARDED))
+    gathers = {row.payload: row.program for row in found.rows if row.names == ("weight_all_gather",)}
+    assert gathers == {64 * 128 * 8192 * 2: 2 * 80, 2 * 8 * 128 * 8192 * 2: 80}
+
+
+def changed(
+    monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Op], Op | None], text: str = "attn_dp=2,attn_tp=8"
+) -> list[str]:
     """What the audit says of a layout where ops of one name are changed, or left out, in the cost model."""
     step_blocks = expected.step_blocks
 
@@ -121,7 +134,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Op], O
 
     monkeypatch.setattr(expected, "step_blocks", blocks)
     asked = subject(LLAMA)
-    layout = asked.layout("attn_dp=2,attn_tp=8")
+    layout = asked.layout(text)
     return asked.wrong(layout, asked.audit(layout))
 
 
@@ -144,6 +157,19 @@ def test_an_exchange_of_another_kind_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_an_exchange_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = changed(monkeypatch, "mlp_all_reduce", lambda op: None)
     assert "model=81, program=161" in line
+
+
+def test_weights_that_hold_other_bytes_are_found_where_all_together_hold_as_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def moved(op: Op) -> Op:
+        first, second, *others = op.program_messages
+        half = second * Fraction(1, 2)
+        return dataclasses.replace(op, program_messages=(first + half, half, *others))
+
+    wrong = changed(monkeypatch, "weight_all_gather", moved, SHARDED)
+    sides = sorted(line.partition("model=")[2].partition(", names")[0] for line in wrong)
+    assert sides == ["0, program=80", "80, program=0", "80, program=0", "80, program=160"]
 
 
 def test_a_group_of_another_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
