@@ -9,12 +9,12 @@ program (`layouts.program_side`), by the curves of our kernels that ship (`h200@
 a third of the points, chosen before anything was measured; errors are those of the other two thirds.
 
 Stored: 39 points of attention DP and TP with EP on two H200s; device time ended before the others, whose programs all
-compile. Of 26 held out the median error is 2.0 %, 20 are within the bar of 8 %, and the largest error is 19.6 %; the
+compile. Of 26 held out the median error is 2.1 %, 20 are within the bar of 8 %, and the largest error is 19.6 %; the
 best layout is named in all of 11 questions whose answers differ by more than 5 %. By the curves alone: 3.2 % and
-21.5 %. Repeated steps differ by 3 %. The six that miss are of two kinds. Four are of DeepSeek-V3 (131k tokens under TP,
+21.6 %. Repeated steps differ by 3 %. The six that miss are of two kinds. Four are of DeepSeek-V3 (131k tokens under TP,
 five tokens under DP), whose latent attention was replaced after the points: those ran a kernel that cut every request
 by the room of its tables, in 7 parts for five tokens, what is priced shares out the tiles that there are and cuts
-fewer. The price of the former had 1.9 %, 22 within the bar, and 17.5 %; only new points can judge that of the latter.
+fewer. The price of the former had 2.0 %, 21 within the bar, and 17.5 %; only new points can judge that of the latter.
 Two are of Kimi K3 with five tokens under DP: 0.3 ms a layer with experts, around its messages, that no profile tells
 apart yet. Nothing held out was fitted to, but profiles of four of the points, and which points missed, told us what
 kernels to count.
