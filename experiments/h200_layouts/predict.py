@@ -14,7 +14,6 @@ from explorer.calibration.factors import FACTORS, prior_widths
 from explorer.calibration.programs import Asked, adjusted_seconds, program_steps
 from explorer.calibration.solve import Fit, solve
 from explorer.request import PLAIN_BF16, Request, make_request, of_program
-from hw.machine import load_machine
 from layouts.models.scale import Scale, scaled_config
 from layouts.text import parse
 
@@ -49,7 +48,7 @@ def predicted(
     seconds = [float(rows[p.key]["flight"]) for p in timed]
     asked = asked_of(timed, seconds, hardware)
     fitting = np.array([p.key in chosen for p in timed])
-    machine = load_machine(hardware)
+    machine = asked[0].request.machine  # with the curves of our kernels, as `run` has them
     few = program_steps([a for a, fits in zip(asked, fitting, strict=True) if fits], "layouts.json", "")
     every = program_steps(asked, "layouts.json", "")
     fit = solve(machine, [few], prior_widths(machine))

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.h200_layouts import clock, picture, predict
 from experiments.h200_layouts import measure as measuring
-from experiments.h200_layouts import picture
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.points import Point, Shape, fitted, points, shapes
 from experiments.h200_layouts.predict import Predicted, asked_of
 from experiments.h200_layouts.show import choices, errors, verdict
+from explorer.priced import priced
 from layouts.rules import Site, broken
 from layouts.text import parse
 
@@ -81,6 +82,35 @@ def test_tables_lead_to_other_rows_for_every_request_and_contexts_are_lengths() 
     slots = np.asarray(step.batch.slots)
     assert slots.shape == (2, 64) and len(np.unique(slots)) == slots.size and slots.min() > 0
     assert step.batch.lengths.tolist() == [15, 15]
+
+
+def test_a_step_in_flight_is_timed_without_what_a_round_pays_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which a call takes 1 ms, a step 5 ms behind the one before, and the wait for the last 2 ms more."""
+    now, done = 0.0, 0.0
+
+    def step(caches: int) -> tuple[str, int]:
+        nonlocal now, done
+        now += 1e-3
+        done = max(done, now) + 5e-3
+        return "output", caches + 1
+
+    def wait(output: Any) -> None:
+        nonlocal now
+        now = done + 2e-3
+
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(clock.jax, "block_until_ready", wait)
+    found, caches = clock.times(step, 0)
+    assert (found.flight, found.synced, found.host) == pytest.approx((5e-3, 8e-3, 1e-3))
+    assert found.steps == 5 and caches == 2 + 5 + 5 * (5 + 15)
+
+
+def test_points_are_predicted_as_a_run_of_them_is() -> None:
+    """By the curves alone, a point takes what `run` says of its program."""
+    few = POINTS[:2]
+    found = predict.predicted(few, {p.key: {"flight": 1.0} for p in few}, "h200", frozenset({few[0].key}))
+    for asked, seconds in zip(asked_of(few, [1.0, 1.0], "h200"), found.before, strict=True):
+        assert priced(asked.request, asked.layout).step == pytest.approx(seconds, rel=1e-9)
 
 
 def predicted(measured: list[float], said: list[float]) -> Predicted:
