@@ -156,4 +156,4 @@ def show(path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    measure_or_show(__doc__ or "", RESULTS, measure, show)
+    measure_or_show(__doc__ or "", RESULTS, measure, show, gpus=2)

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import jax
 
+from experiments.measured import errors_in_one_line, need_gpus
 from explorer.running import make_run_request, run
 from layouts.models import load_model, preset_names
 from layouts.models.load import has_program
@@ -104,13 +105,20 @@ def main() -> int:
             for document in json.loads(path.read_text(encoding="utf-8"))["runs"]:
                 print("  " + line(document))
         return 0
-    gpus = len(jax.devices())
-    runs: list[dict[str, Any]] = []
-    path = arguments.out / f"run_{arguments.measure}_{gpus}.json"
-    for document in measured(arguments.measure, gpus):
-        runs.append(document)
-        path.write_text(json.dumps({"runs": runs}, indent=1) + "\n", encoding="utf-8")  # what is done is kept
+    with errors_in_one_line():
+        need_gpus(1)
+        measure(arguments.measure, arguments.out)
     return 0
+
+
+def measure(part: str, out: pathlib.Path) -> None:
+    """Run a part on two GPUs, or on one where there is no other, and keep what is done."""
+    gpus = min(len(jax.devices()), max(SLICES))
+    runs: list[dict[str, Any]] = []
+    path = out / f"run_{part}_{gpus}.json"
+    for document in measured(part, gpus):
+        runs.append(document)
+        path.write_text(json.dumps({"runs": runs}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,20 +7,34 @@ stream, as a weight gather does, and the next layer waits for them. What was ask
 that a reader can be held to it. Seconds to run; the stored file is test data of `meshwright trace`.
 """
 
+import argparse
 import gzip
 import json
 import pathlib
 import sys
+
+from experiments.measured import errors_in_one_line, need_gpus
+from experiments.peers.installed import module
 
 STEPS, LAYERS, COPIES, MIB = 3, 8, 7, 2**20
 
 
 def main() -> int:
     """Record, and write trace and facts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, metavar="DIR", help="where the trace is written")
+    folder = parser.parse_args().folder
+    with errors_in_one_line():
+        need_gpus(2, module("torch").cuda.device_count())
+    record(folder)
+    return 0
+
+
+def record(folder: pathlib.Path) -> None:
+    """A trace, and beside it what was asked for."""
     import torch  # pyright: ignore[reportMissingImports]  # only here: the project itself does without
     from torch.profiler import ProfilerActivity, profile, record_function  # pyright: ignore[reportMissingImports]
 
-    folder = pathlib.Path(sys.argv[1])
     parts = [torch.ones(8 * MIB, dtype=torch.uint8, device="cuda:1") for _ in range(COPIES)]
     staged = [torch.empty(8 * MIB, dtype=torch.uint8, device="cuda:0") for _ in range(COPIES)]
     rows, up, down = (
@@ -63,7 +77,6 @@ def main() -> int:
         "torch": torch.__version__,
     }
     (folder / "torch_trace.facts.json").write_text(json.dumps(asked) + "\n", encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":

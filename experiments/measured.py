@@ -1,30 +1,75 @@
 """The command line of an experiment that measures on a machine with GPUs and shows anywhere what was measured."""
 
 import argparse
+import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from hw.errors import MeshwrightError
+
+REFUSED: Final = 2  # exit status, as that of `meshwright`
 _WIDTH: Final = 160  # of what is sent to a file
 
 
+class TooFewGpusError(MeshwrightError):
+    """This machine has fewer GPUs than a measurement needs."""
+
+
 def measure_or_show(
-    doc: str, results: pathlib.Path, measure: Callable[[pathlib.Path], None], show: Callable[[pathlib.Path], None]
+    doc: str,
+    results: pathlib.Path,
+    measure: Callable[[pathlib.Path], None],
+    show: Callable[[pathlib.Path], None],
+    gpus: int = 1,
 ) -> None:
-    """`--measure FILE` writes a file, FILE (by default the stored `results`) is shown; exits with one line and status 1
-    where there is none."""
+    """`--measure FILE` writes a file, on a machine that has so many GPUs; FILE (by default the stored `results`) is
+    shown. Exits with one line: status 1 where there is no file, 2 for what cannot be done here."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", type=pathlib.Path, metavar="FILE", help="run on this machine's GPUs")
     parser.add_argument("file", nargs="?", type=pathlib.Path, default=results)
     options = parser.parse_args()
-    if options.measure is not None:
-        measure(options.measure)
-    elif not options.file.exists():
-        sys.exit(f"error: {options.file} does not exist: measure first, with --measure FILE")
-    else:
-        show(options.file)
+    with errors_in_one_line():
+        if options.measure is not None:
+            need_gpus(gpus)
+            measure(options.measure)
+        elif not options.file.exists():
+            sys.exit(f"error: {options.file} does not exist: measure first, with --measure FILE")
+        else:
+            show(options.file)
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """What the user can mend ends the program with one line on stderr and status 2."""
+    try:
+        yield
+    except MeshwrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
+
+
+def need_gpus(count: int, there: int | None = None) -> None:
+    """Raises TooFewGpusError where fewer are `there` (by default, those of JAX): to be asked before an array is made,
+    as a CPU would take problems of a GPU's size until its memory is full."""
+    there = _gpus_of_jax() if there is None else there
+    if there < count:
+        needed, found = ("a GPU" if number == 1 else f"{number} GPUs" for number in (count, there))
+        raise TooFewGpusError(
+            f"measuring needs {needed}, and {found if there else 'none'} can be used here: "
+            f"measure on a machine with {needed}; what is stored is shown anywhere"
+        )
+
+
+def _gpus_of_jax() -> int:
+    import jax
+
+    try:
+        return sum(device.platform == "gpu" for device in jax.devices())
+    except RuntimeError:  # a platform was asked for that is not here
+        return 0
 
 
 def keep(path: pathlib.Path, about: Mapping[str, Any], found: Iterable[tuple[str, Any]]) -> None:

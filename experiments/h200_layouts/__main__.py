@@ -27,6 +27,8 @@ import pathlib
 import sys
 from typing import Final
 
+from experiments.measured import errors_in_one_line, need_gpus
+
 RESULTS: Final = pathlib.Path(__file__).parents[1] / "results" / "h200" / "layouts.json"
 
 
@@ -38,10 +40,12 @@ def main() -> int:
     parser.add_argument("--file", type=pathlib.Path, default=RESULTS, help="results (default: the stored ones)")
     options = parser.parse_args()
     if options.measure:
-        from experiments.h200_layouts.measure import measure
-        from experiments.h200_layouts.points import shapes
+        with errors_in_one_line():
+            need_gpus(1)
+            from experiments.h200_layouts.measure import measure
+            from experiments.h200_layouts.points import shapes
 
-        measure(shapes(), options.file, options.seconds)
+            measure(shapes(), options.file, options.seconds)
         return 0
     if not options.file.exists():
         sys.exit(f"error: {options.file} does not exist: measure first, with --measure")
