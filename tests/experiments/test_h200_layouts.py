@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.h200_layouts import clock, picture, predict
+from experiments.h200_layouts import __main__, clock, picture, predict
 from experiments.h200_layouts import measure as measuring
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.points import Point, Shape, fitted, points, shapes
 from experiments.h200_layouts.predict import Predicted, asked_of
-from experiments.h200_layouts.show import choices, errors, verdict
+from experiments.h200_layouts.show import BOUND, GAP, MIDDLE, choices, errors, read, verdict
 from explorer.priced import priced
 from layouts.rules import Site, broken
 from layouts.text import parse
@@ -134,6 +134,18 @@ def test_the_best_layout_is_asked_for_where_the_gap_is_wide() -> None:
     assert (near.gap, near.lost) == pytest.approx((0.02, 0.02)) and near.best != near.named
     assert wide.gap == pytest.approx(1.0) and wide.best == wide.named
     assert verdict(found)[-1] == "best layout named right in 1 of 1 questions with a gap above 5.0 %"
+
+
+def test_the_stored_points_are_predicted_as_well_as_we_say() -> None:
+    """The curves, the program's ops and what launches take, together: whoever moves one sees here what it does."""
+    found = read(__main__.RESULTS)
+    off, wide = errors(found), [c for c in choices(found) if c.gap > GAP]
+    median, largest, within = float(np.median(off)), float(off.max()), int((off <= BOUND).sum())
+    assert len(off) == 26 and median <= MIDDLE and within >= 21 and largest < 0.13
+    assert len(wide) == 11 and all(c.best == c.named for c in wide)
+    said = " ".join((__main__.__doc__ or "").split())
+    assert f"Of {len(off)} held out the median error is {100 * median:.1f} %" in said
+    assert f"{within} are within the bar of 8 %" in said and f"the largest error is {100 * largest:.1f} %" in said
 
 
 def test_the_picture_has_every_layout_that_was_held_out(tmp_path: pathlib.Path) -> None:
