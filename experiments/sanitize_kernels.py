@@ -6,8 +6,15 @@
 Requests of no token, experts that nobody chose and the padding slot are among the inputs; pages are in random order.
 That results are right is held by the benches: here they are computed and dropped. memcheck finds accesses out of
 bounds, initcheck reads of device memory that nothing wrote, racecheck races in shared memory, synccheck barriers that
-not all threads reach. Each tool on each kernel is a process, all side by side; takes two minutes. `notes` in the stored
-results were added by hand.
+not all threads reach. Each tool on each kernel is a process, all side by side; takes two minutes.
+
+A tool knows allocations, not arrays. So that an array is one, JAX's pool of memory is off (`ALONE`), and memcheck puts
+a gap behind each, or the next one would take what is read beyond the end. Arguments and results are apart then; what a
+program keeps between its kernels still lies in one allocation of XLA's.
+
+Not shown yet: the stored results were made with JAX's pool, in which these small arrays lie side by side. That no
+kernel reads or writes beyond an array, and none reads what nobody wrote, is to be shown again; races and barriers are
+not concerned. `notes` there were added by hand.
 """
 
 import functools
@@ -28,7 +35,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import bench_grouped_gemm, bench_mla_decode, bench_paged_attention
-from experiments.measured import draw, keep, measure_or_show
+from experiments.measured import draw, here, keep, measure_or_show
+from hw.errors import MeshwrightError
 from layouts.dense.activation import SwiGLU
 from layouts.kda import verify as kda
 from layouts.kda.chunked import Writes
@@ -41,6 +49,10 @@ from layouts.paged import attend as paged
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "sanitizer.json"
 SANITIZER: Final = "compute-sanitizer"
 TOOLS: Final = ("memcheck", "initcheck", "racecheck", "synccheck")
+# Of JAX: every array is allocated as it is needed, as long as it is, and freed (docs.jax.dev, GPU memory allocation).
+# Its pool, which PREALLOCATE=false leaves on, takes 2 MiB and more at a time.
+ALONE: Final = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+GAP: Final = 1 << 20  # bytes behind an allocation, more than the largest tile of a kernel
 SECONDS: Final = 300  # after which a process is given up
 KEPT_LINES: Final = 12  # of a report
 # "ERROR SUMMARY: 0 errors"; "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)"
@@ -98,16 +110,19 @@ KERNELS: Final[Mapping[str, Callable[[], None]]] = {
 }  # fmt: skip
 
 
+class NoSanitizerError(MeshwrightError):
+    """compute-sanitizer is not on this machine."""
+
+
 def sanitized(tool: str, kernel: str) -> dict[str, Any]:
-    """What a tool finds in a kernel: the number of its errors (None if it did not end), and its first words on them."""
+    """What a tool finds in a kernel: the number of its errors (None if it did not end), and its first words on them.
+    Raises NoSanitizerError."""
     run = f"from experiments.sanitize_kernels import KERNELS; KERNELS[{kernel!r}]()"
+    gap = ["--padding", str(GAP)] if tool == "memcheck" else []
+    command = [sanitizer(), "--tool", tool, *gap, "--print-limit", "5", sys.executable, "-c", run]
     started = time.perf_counter()
     ended = subprocess.run(
-        ["timeout", str(SECONDS), _sanitizer(), "--tool", tool, "--print-limit", "5", sys.executable, "-c", run],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # what is allocated ahead hides what is outside
+        ["timeout", str(SECONDS), *command], capture_output=True, text=True, check=False, env={**os.environ, **ALONE}
     )
     text = ended.stdout + ended.stderr
     counts = SUMMARY.findall(text)
@@ -116,10 +131,11 @@ def sanitized(tool: str, kernel: str) -> dict[str, Any]:
     return {"tool": tool, "kernel": kernel, "errors": errors, "seconds": time.perf_counter() - started, "lines": lines}
 
 
-def _sanitizer() -> str:
+def sanitizer() -> str:
+    """The tool's path. Raises NoSanitizerError."""
     found = shutil.which(SANITIZER) or next(map(str, pathlib.Path("/usr/local").glob(f"cuda*/bin/{SANITIZER}")), None)
     if found is None:
-        sys.exit(f"error: {SANITIZER} is not on the PATH or in /usr/local/cuda*: install the CUDA toolkit")
+        raise NoSanitizerError(f"{SANITIZER} is not on the PATH or in /usr/local/cuda*: install the CUDA toolkit")
     return found
 
 
@@ -129,14 +145,12 @@ def _report(text: str) -> list[str]:
 
 def measure(path: pathlib.Path) -> None:
     """Run all tools on all kernels, and keep what each found as it ends."""
-    device = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()[0]
+    sanitizer()  # where it is missing, that is said once
     pairs = [(tool, kernel) for tool in TOOLS for kernel in KERNELS]
     with ThreadPoolExecutor(len(pairs)) as pool:
         running: list[Future[dict[str, Any]]] = [pool.submit(sanitized, *pair) for pair in pairs]
         found = (("found", done.result()) for done in as_completed(running))
-        keep(path, {"device": device, "jax": jax.__version__}, found)
+        keep(path, {**here(), "memory": ALONE, "gap_bytes": GAP}, found)
 
 
 def show(path: pathlib.Path) -> None:
@@ -153,4 +167,5 @@ def show(path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.update(ALONE)  # of this process too: a pool would take most of what the others need
     measure_or_show(__doc__ or "", RESULTS, measure, show)
