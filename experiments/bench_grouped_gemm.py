@@ -15,7 +15,6 @@ Takes three minutes. `notes` and `tiles` in the stored results were added by han
 """
 
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench_mla_decode import CALLS
-from experiments.measured import draw, keep, measure_or_show, with_copies
+from experiments.measured import ROUNDED, Judges, beyond, draw, keep, measure_or_show, stored, with_copies
 from hw.measuring import median_seconds
 from layouts.dense.activation import SwiGLU
 from layouts.kernels import PLAIN, Choice, first_form
@@ -37,6 +36,9 @@ from layouts.stored import Stored, quantise
 from layouts.tensor import FORMATS
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "grouped_gemm.json"
+# of a check: two products one behind the other, with what is between them rounded
+BOUNDS: Final = {"error": 2 * ROUNDED["bfloat16"]}
+JUDGES: Final[Judges] = {"checked": lambda row: beyond(row, BOUNDS)}
 
 
 class Layer(NamedTuple):
@@ -193,7 +195,7 @@ def _dense_kernel(x: jax.Array, weight: Stored) -> jax.Array:
 
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
-    keep(path, with_copies(), _steps())
+    keep(path, with_copies(), _steps(), JUDGES)
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
@@ -211,10 +213,11 @@ def show(path: pathlib.Path) -> None:
     """Checks and times, beside XLA and the best copy."""
     from rich.table import Table
 
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = stored(path, JUDGES)
     best = max(document["copy_bytes_per_s"].values()) / 1e12
     worst = max(row["error"] for row in document["checked"])
-    title = f"Grouped GEMM: {document['device']}, jax {document['jax']}; worst error {worst:.1e}"
+    errors = f"worst error {worst:.1e}, bound {BOUNDS['error']:.1e}"
+    title = f"Grouped GEMM: {document['device']}, jax {document['jax']}; {errors}"
     columns = ("width", "inner", "held", "of", "weights", "tokens", "rows", "form", "us", "TB/s", f"of {best:.2f}")
     table = Table(*columns, "TFLOP/s", "XLA us", title=title)
     for row in document["timed"]:

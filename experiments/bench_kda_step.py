@@ -13,10 +13,9 @@ Expected on an H200: 3.0 TB/s at one token of 64 requests, 72 % of a copy, and 1
 half a minute. `notes` in the stored results were added by hand.
 """
 
-import json
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measured import draw, keep, measure_or_show, with_copies
+from experiments.measured import ROUNDED, Judges, beyond, draw, keep, measure_or_show, stored, with_copies
 from layouts.kda.chunked import Writes
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
@@ -35,6 +34,10 @@ RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "kda_step.
 DIM: Final = 128
 CALLS: Final = 20
 REPEATS: Final = 5
+BOUNDS: Final[Mapping[str, float]] = {"error": ROUNDED["float32"], "state_error": ROUNDED["float32"]}  # of each form
+JUDGES: Final[Judges] = {
+    "checked": lambda row: [f"{form}: {line}" for form in TRIED for line in beyond(row.get(form, {}), BOUNDS)]
+}
 # heads, tokens of the step, tokens of the ring, accepted tokens of each request (-1: begins, -2: idle)
 RAGGED: Final = (
     (3, 1, 1, (0, 1, -1, 1, -2)),
@@ -170,7 +173,7 @@ def _seconds(step: Any, inputs: Inputs) -> float:
 
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
-    keep(path, with_copies(), _steps())
+    keep(path, with_copies(), _steps(), JUDGES)
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
@@ -186,10 +189,11 @@ def show(path: pathlib.Path) -> None:
     """Checks and times, beside XLA and the best copy."""
     from rich.table import Table
 
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = stored(path, JUDGES)
     best = max(document["copy_bytes_per_s"].values()) / 1e12
     worst = max(row[form][kind] for row in document["checked"] for form in TRIED for kind in ("error", "state_error"))
-    title = f"KDA step, float32: {document['device']}, jax {document['jax']}; worst error {worst:.1e}"
+    errors = f"worst error {worst:.1e}, bound {BOUNDS['error']:.1e}"
+    title = f"KDA step, float32: {document['device']}, jax {document['jax']}; {errors}"
     rates = ("states TB/s", f"of {best:.2f}", "with tokens and ring", f"of {best:.2f}", "XLA us")
     table = Table("requests", "heads", "tokens", "form", "us", *rates, title=title)
     for row in document["timed"]:

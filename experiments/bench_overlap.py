@@ -17,7 +17,6 @@ and 1.5 where layers only read weights. Takes three minutes. `notes` in the stor
 """
 
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Shape, Slice
-from experiments.measured import draw, here, keep, measure_or_show
+from experiments.measured import ROUNDED, Judges, beyond, draw, here, keep, measure_or_show, stored
 from hw.measuring import median_seconds
 from layouts.decoder import staging
 from layouts.decoder.options import Options, compiler_options
@@ -49,6 +48,9 @@ LAYOUT: Final = Layout(attn_dp=2, weight_shard=2, weight_shard_layers=ShardedLay
 LAYERS: Final = 24
 WIDTH: Final = 7168
 CALLS: Final = 8  # in flight
+# largest difference over the largest value, of up to 120 products one behind the other
+BOUNDS: Final = {"error": 16 * ROUNDED["bfloat16"]}
+JUDGES: Final[Judges] = {"plain": lambda row: beyond(row, BOUNDS)}
 # rows of activations, more weights a layer
 PLAINS: Final = ((64, 0), (512, 0), (1024, 0), (2048, 0), (64, 4))
 # a slice, its layout with whole weights, what puts them by rows, requests, tokens of each
@@ -226,14 +228,14 @@ def ratio(alone: float, whole: float, hidden: float) -> dict[str, float]:
 def measure(path: pathlib.Path) -> None:
     """Time everything, and keep what is done after each row."""
     rows = ((name, row) for name, found in (("plain", Plain().rows), ("step", steps)) for row in found())
-    keep(path, here(), rows)
+    keep(path, here(), rows, JUDGES)
 
 
 def show(path: pathlib.Path) -> None:
     """Every row, and the notes."""
     from rich.table import Table
 
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = stored(path, JUDGES)
     title = f"Gather under compute, 2 x {document['device']}, jax {document['jax']}"
     table = Table("", "case", "variant", "gather ms", "compute ms", "both ms", "of the longer", title=title)
     for name in ("plain", "step"):

@@ -14,7 +14,6 @@ Expected on H200s: 1 to 2 % idle with steps in flight, in graphs or without; a w
 millisecond. Takes three minutes. The stored results are those of another slice (`notes`, added by hand, say which).
 """
 
-import json
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ import numpy as np
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Shape, Slice
-from experiments.measured import draw, here, keep, measure_or_show
+from experiments.measured import draw, here, keep, measure_or_show, stored
 from explorer.traces.events import Events
 from explorer.traces.intervals import covered, union
 from explorer.traces.reading import read_trace
@@ -127,7 +126,7 @@ def show(path: pathlib.Path) -> None:
     """Every row, and the notes."""
     from rich.table import Table
 
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = stored(path)
     title = f"Decode steps: {document['device']}, jax {document['jax']}"
     columns = ("in flight ms", "synced ms", "host ms", "kernels", "idle", "gap us", "in place")
     table = Table("model", "GPUs", "layout", "variant", *columns, title=title)

@@ -10,10 +10,9 @@ is that of engines' kernels on an H200, so the ratio says how far the XLA progra
 Expected: errors under 2 %, ratios well above one. Measuring takes about two minutes.
 """
 
-import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import jax
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import layouts.mla.sharded as sharded
-from experiments.measured import measure_or_show
+from experiments.measured import Judges, beyond, draw, here, keep, measure_or_show, stored
 from layouts.cache import Batch, KVPool
 from layouts.collectives import psum
 from layouts.layout import Layout
@@ -32,6 +31,7 @@ RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "attention
 SHAPE: Final = MLA(
     hidden=7168, heads=96, q_lora=1536, kv_lora=512, nope=128, rope=64, v=128, output_gate=True, indexer=None
 )
+JUDGES: Final[Judges] = {"rows": lambda row: beyond(row, {"error": 0.02})}  # a whole layer in bf16
 REQUESTS: Final = 16
 CONTEXTS: Final = (8_192, 32_768)
 VERIFIED: Final = (1, 5)
@@ -115,7 +115,10 @@ def _pools(layout: Layout, host: KVPool, context: int, each: int, dtype: jnp.dty
 
 def measure(path: pathlib.Path) -> None:
     """Run and check every layout that the GPUs hold; medians of several runs."""
-    rows = []
+    keep(path, here(), _rows(), JUDGES)
+
+
+def _rows() -> Iterator[tuple[str, Any]]:
     for context in CONTEXTS:
         for verify in VERIFIED:
             exact = np.asarray(program(LAYOUTS["attn_tp=1"], context, verify, jnp.float32)())
@@ -126,12 +129,7 @@ def measure(path: pathlib.Path) -> None:
                 found = np.asarray(run().astype(jnp.float32))
                 error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
                 row = {"layout": name, "gpus": layout.gpus, "context": context, "verify": verify, "error": error}
-                rows.append({**row, "seconds": _median(run)})
-                print(json.dumps(rows[-1]), flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps({"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": rows}, indent=1)
-    )
+                yield "rows", {**row, "seconds": _median(run)}
 
 
 def _median(run: Callable[[], jax.Array]) -> float:
@@ -166,10 +164,9 @@ def predicted(row: Mapping[str, Any]) -> float:
 
 def show(path: pathlib.Path) -> None:
     """Measured beside predicted."""
-    from rich.console import Console
     from rich.table import Table
 
-    document = json.loads(path.read_text())
+    document = stored(path, JUDGES)
     title = f"one MLA layer of Kimi K3, {REQUESTS} requests, bf16, XLA: {document['device']}, jax {document['jax']}"
     table = Table("layout", "context", "verify", "error", "measured us", "predicted us", "ratio", title=title)
     for row in document["rows"]:
@@ -178,7 +175,7 @@ def show(path: pathlib.Path) -> None:
             row["layout"], f"{row['context']:,}", str(row["verify"]), f"{row['error']:.1e}",
             f"{1e6 * row['seconds']:,.0f}", f"{1e6 * guess:,.0f}", f"{row['seconds'] / guess:.2f}",
         )  # fmt: skip
-    Console().print(table)
+    draw(document, table)
 
 
 if __name__ == "__main__":

@@ -15,18 +15,17 @@ serve there yet.
 """
 
 import functools
-import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measured import measure_or_show
+from experiments.measured import Judges, beyond, draw, here, keep, measure_or_show, stored
 from layouts.collectives import all_to_all, axis_index, ragged_all_to_all
 from layouts.dense.activation import SwiGLU
 from layouts.layout import Layout
@@ -41,6 +40,7 @@ LAYOUT: Final = Layout(attn_dp=2, ep=2, dispatch="all_to_all")
 HIDDEN, INTERMEDIATE, EXPERTS, TOPK = 7168, 2048, 32, 8
 ROWS: Final = (16, 128, 512)
 CHECKED: Final = 128
+JUDGES: Final[Judges] = {"checked": lambda row: beyond(row, {"error": 1e-5})}  # float32
 REPEATS: Final = 20
 FORMS: Final[Mapping[str, Callable[..., jax.Array]]] = {"capacity": by_all_to_all, "ragged": by_ragged_all_to_all}
 Run = Callable[[], jax.Array]
@@ -118,17 +118,16 @@ def error() -> float:
 
 def measure(path: pathlib.Path) -> None:
     """Check and time both forms; what is done is kept."""
-    found: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    found |= {"xla_flags": os.environ.get("XLA_FLAGS", ""), "error": error(), "rows": []}
-    print(json.dumps(found), flush=True)
+    keep(path, {**here(), "xla_flags": os.environ.get("XLA_FLAGS", "")}, _rows(), JUDGES)
+
+
+def _rows() -> Iterator[tuple[str, Any]]:
+    yield "checked", {"rows": CHECKED, "error": error()}
     experts = experts_of(jnp.bfloat16)
     for rows in ROWS:
         for form in FORMS:
             for what, run in (("round trip", round_trip(form, rows)), ("layer", layer(form, rows, experts))):
-                found["rows"].append({"what": what, "form": form, "rows": rows, "seconds": _median(run)})
-                print(json.dumps(found["rows"][-1]), flush=True)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                yield "rows", {"what": what, "form": form, "rows": rows, "seconds": _median(run)}
 
 
 def _median(run: Run) -> float:
@@ -142,17 +141,17 @@ def _median(run: Run) -> float:
 
 def show(path: pathlib.Path) -> None:
     """The two forms side by side."""
-    from rich.console import Console
     from rich.table import Table
 
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = stored(path, JUDGES)
     seconds = {(row["what"], row["rows"], row["form"]): row["seconds"] for row in document["rows"]}
     title = f"{TOPK} of {EXPERTS} experts, width {HIDDEN}, bf16: 2 x {document['device']}, jax {document['jax']}"
     table = Table("what", "rows a GPU", "capacity us", "ragged us", "ragged / capacity", title=title)
     for what, rows in dict.fromkeys((what, rows) for what, rows, _ in seconds):
         capacity, ragged = (seconds[what, rows, form] for form in FORMS)
         table.add_row(what, str(rows), f"{1e6 * capacity:,.0f}", f"{1e6 * ragged:,.0f}", f"{ragged / capacity:.2f}")
-    Console().print(table, f"largest difference of the two forms in float32: {document['error']:.1e}")
+    largest = max(row["error"] for row in document["checked"])
+    draw(document, table, f"largest difference of the two forms in float32: {largest:.1e}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import datetime
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +13,12 @@ from typing import Any, Final
 from hw.errors import MeshwrightError
 
 REFUSED: Final = 2  # exit status, as that of `meshwright`
+WRONG: Final = 1  # and where a check failed
+# Largest relative error of a product in a dtype, as a norm: a few roundings, and less than a token of a thousand makes.
+ROUNDED: Final = {"bfloat16": 2.0**-8, "float32": 2.0**-17}
+# What is wrong with a row, a line each; by the name under which rows stand in a document.
+Judge = Callable[[Mapping[str, Any]], list[str]]
+Judges = Mapping[str, Judge]
 _WIDTH: Final = 160  # of what is sent to a file
 
 
@@ -72,21 +80,64 @@ def _gpus_of_jax() -> int:
         return 0
 
 
-def keep(path: pathlib.Path, about: Mapping[str, Any], found: Iterable[tuple[str, Any]]) -> None:
-    """Write a document of what is found, anew after each: `about`, and under each name the list of its rows."""
+def keep(
+    path: pathlib.Path, about: Mapping[str, Any], found: Iterable[tuple[str, Any]], judges: Judges | None = None
+) -> None:
+    """Write a document of what is found, anew after each: `about`, and under each name the list of its rows.
+
+    What a judge finds wrong is said with its row, and again at the end, which then is status 1.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = dict(about)
+    document, judges = dict(about), judges or {}
     for name, row in found:
         document.setdefault(name, []).append(row)
-        print(name, json.dumps(row), flush=True)
+        print(name, json.dumps(row), *_wrong(name, len(document[name]), row, judges), flush=True)
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    _end_if_wrong(document, judges)
+
+
+def beyond(figures: Mapping[str, Any], bounds: Mapping[str, float]) -> list[str]:
+    """Figures of a check that are above their bounds, no numbers, or not there; a bound of `True` is what must be."""
+    return [
+        f"{name} is {figures.get(name)}, {'not true' if bound is True else f'not within {bound:.1e}'}"
+        for name, bound in bounds.items()
+        if not (figures.get(name) is True if bound is True else figures.get(name, math.nan) <= bound)
+    ]
+
+
+def failures(document: Mapping[str, Any], judges: Judges) -> list[str]:
+    """What is wrong with a document's rows, a line each; that there is no row to judge, too."""
+    found: list[str] = []
+    for name in judges:
+        rows = document.get(name, ())
+        found += [line for number, row in enumerate(rows, 1) for line in _wrong(name, number, row, judges)]
+        found += [] if rows else [f"WRONG: {name} has no row, so that nothing was checked"]
+    return found
+
+
+def stored(path: pathlib.Path, judges: Judges | None = None) -> dict[str, Any]:
+    """A document whose checks held. Ends with status 1, a line for each failure and no times, where one did not."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    _end_if_wrong(document, judges or {})
+    return document
+
+
+def _end_if_wrong(document: Mapping[str, Any], judges: Judges) -> None:
+    if lines := failures(document, judges):
+        print("\n".join(lines), file=sys.stderr)
+        sys.exit(WRONG)
+
+
+def _wrong(name: str, number: int, row: Mapping[str, Any], judges: Judges) -> list[str]:
+    return [f"WRONG: {name} {number}: {line}" for line in (judges[name](row) if name in judges else ())]
 
 
 def here() -> dict[str, Any]:
-    """The GPU and the JAX of a measurement."""
+    """The GPU, the JAX and the day of a measurement."""
     import jax
 
-    return {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    today = datetime.date.today().isoformat()
+    return {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "date": today}
 
 
 def with_copies() -> dict[str, Any]:

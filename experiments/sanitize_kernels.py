@@ -1,4 +1,4 @@
-"""Every kernel on small ragged inputs under the tools of compute-sanitizer: nothing out of bounds, unset or raced for.
+"""Every kernel on small ragged inputs under compute-sanitizer: what is out of bounds, unset, raced for or out of step.
 
     python -m experiments.sanitize_kernels --measure FILE   with a GPU and compute-sanitizer: run, write FILE
     python -m experiments.sanitize_kernels [FILE]           anywhere: what was found
@@ -18,7 +18,6 @@ not concerned. `notes` there were added by hand.
 """
 
 import functools
-import json
 import os
 import pathlib
 import re
@@ -35,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import bench_grouped_gemm, bench_mla_decode, bench_paged_attention
-from experiments.measured import draw, here, keep, measure_or_show
+from experiments.measured import draw, here, keep, measure_or_show, stored
 from hw.errors import MeshwrightError
 from layouts.dense.activation import SwiGLU
 from layouts.kda import verify as kda
@@ -157,7 +156,7 @@ def show(path: pathlib.Path) -> None:
     """Errors by kernel and tool."""
     from rich.table import Table
 
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = stored(path)
     errors = {(row["kernel"], row["tool"]): row["errors"] for row in document["found"]}
     table = Table("kernel", *TOOLS, title=f"errors: {document['device']}, jax {document['jax']}")
     for kernel in KERNELS:

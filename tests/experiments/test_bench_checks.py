@@ -1,0 +1,99 @@
+"""A bench whose check fails says so, shows no times and ends with status 1."""
+
+import importlib
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from experiments.measured import beyond, failures, keep, stored
+
+BOUNDS: Final = {"error": 0.1, "exact": True}
+# where its judged rows stand, and each figure that is judged: the way to it in a row
+JUDGED: Final = {
+    "bench_mla_decode": ("checked", (("error",), ("lse_error",), ("empty_rows_right",))),
+    "bench_paged_attention": ("checked", (("error",), ("lse_error",), ("empty_rows_right",))),
+    "bench_grouped_gemm": ("checked", (("error",),)),
+    "bench_kda_step": (
+        "checked", tuple((form, kind) for form in ("triton", "xla") for kind in ("error", "state_error"))
+    ),
+    "bench_overlap": ("plain", (("error",),)),
+    "h200_attention": ("rows", (("error",),)),
+    "h200_dispatch": ("checked", (("error",),)),
+}  # fmt: skip
+CASES: Final = [(name, way) for name, (_, ways) in JUDGED.items() for way in ways]
+
+
+@pytest.mark.parametrize("found", [0.11, math.nan, math.inf, None])
+def test_what_is_no_number_within_its_bound_is_a_failure(found: float | None) -> None:
+    row = {"exact": True} if found is None else {"exact": True, "error": found}
+    (line,) = beyond(row, BOUNDS)
+    assert line == f"error is {found}, not within 1.0e-01"
+
+
+@pytest.mark.parametrize("found", [False, None, 1, "yes"])
+def test_what_is_not_so_is_a_failure(found: Any) -> None:
+    assert beyond({"error": 0.1, "exact": found}, BOUNDS) == [f"exact is {found}, not true"]
+
+
+def test_what_is_within_its_bounds_is_right() -> None:
+    assert beyond({"error": 0.1, "exact": True, "more": math.nan}, BOUNDS) == []
+
+
+def test_nothing_checked_is_a_failure() -> None:
+    judges = {"checked": lambda row: beyond(row, BOUNDS)}
+    assert failures({"timed": [{}]}, judges) == ["WRONG: checked has no row, so that nothing was checked"]
+    rows = [{"error": 0.0, "exact": True}, {"error": math.nan, "exact": True}]
+    assert failures({"checked": rows}, judges) == ["WRONG: checked 2: error is nan, not within 1.0e-01"]
+
+
+def test_a_failure_is_said_with_its_row_and_ends_what_is_kept_with_status_1(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, rows = tmp_path / "made" / "out.json", [("checked", {"error": math.nan, "exact": True}), ("timed", {"us": 1})]
+    with pytest.raises(SystemExit) as ended:
+        keep(file, {"device": "a GPU"}, iter(rows), {"checked": lambda row: beyond(row, BOUNDS)})
+    said, line = capsys.readouterr(), "WRONG: checked 1: error is nan, not within 1.0e-01"
+    assert ended.value.code == 1 and said.err == f"{line}\n" and line in said.out.splitlines()[0]
+    assert json.loads(file.read_text())["timed"] == [{"us": 1}]  # device time is not thrown away
+    keep(file, {}, iter(rows[1:]))
+    assert stored(file) == {"timed": [{"us": 1}]}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_stored_checks_held(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = importlib.import_module(f"experiments.{name}")
+    document = json.loads(bench.RESULTS.read_text(encoding="utf-8"))
+    assert bench.JUDGES.keys() == {JUDGED[name][0]} and failures(document, bench.JUDGES) == []
+    bench.show(bench.RESULTS)
+    assert "┃" in capsys.readouterr().out
+
+
+def spoilt(document: Any, rows: str, way: tuple[str, ...]) -> Iterator[Any]:
+    """The document with a figure of its last judged row that is no number, and with one that is too large or not so."""
+    *folders, name = way
+    row = document[rows][-1]
+    for folder in folders:
+        row = row[folder]
+    right = row[name]
+    for wrong in (math.nan, False if right is True else 0.5):
+        row[name] = wrong
+        yield document
+
+
+@pytest.mark.parametrize(("name", "way"), CASES, ids=lambda part: part if isinstance(part, str) else ".".join(part))
+def test_no_times_are_shown_of_what_is_wrong(
+    name: str, way: tuple[str, ...], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = importlib.import_module(f"experiments.{name}")
+    show: Callable[[pathlib.Path], None] = bench.show
+    for document in spoilt(json.loads(bench.RESULTS.read_text(encoding="utf-8")), JUDGED[name][0], way):
+        (tmp_path / "wrong.json").write_text(json.dumps(document))
+        with pytest.raises(SystemExit) as ended:
+            show(tmp_path / "wrong.json")
+        said = capsys.readouterr()
+        assert ended.value.code == 1 and said.out == ""
+        assert said.err.startswith("WRONG: ") and way[-1] in said.err and said.err.count("\n") == 1
