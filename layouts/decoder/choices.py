@@ -50,8 +50,11 @@ def kernels_of(model: Model, layout: Layout, devices: Sequence[Any] | None, dtyp
 
 
 def gather_form(layout: Layout, devices: Sequence[Any]) -> Choice:
-    """Copies where one process has the cards of every weight-shard group: XLA makes them by copy engines."""
-    if layout.weight_shard > 1 and span_processes(devices[: layout.gpus]):
+    """Copies where one process has the cards of every weight-shard group: XLA makes them by copy engines. No choice
+    where no weight is sharded."""
+    if not layout.weight_shard_layers.any:
+        return ALL_PLAIN.weight_gather
+    if span_processes(devices[: layout.gpus]):
         return Choice(PLAIN, (f"{COPIES}: ranks of several processes do not copy from each other",))
     return Choice(COPIES)
 

@@ -132,11 +132,11 @@ class StageProgram:
             mesh=self.mesh,
             in_specs=(specs, self.entering_specs(), self.cache_specs(), step_specs(self.axes, self.interleave)),
             out_specs=Stepped(leaving, self.cache_specs()),
-            check_vma=self._typed,
+            check_vma=self.typed,
         )
 
     @property
-    def _typed(self) -> bool:
+    def typed(self) -> bool:
         """Whether JAX can follow what is the same on which ranks: it takes the interpreter's own constants to be the
         same on every one, and blocks copied from rank to rank to differ although together they do not."""
         return not self.kernels.interpreted and self.kernels.weight_gather.form == PLAIN

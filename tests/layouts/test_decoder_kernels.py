@@ -1,14 +1,16 @@
 """Whole decoders whose attention is the paged kernel, in interpret mode, against the models of others; and the choice
 of forms."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
-from layouts.decoder.choices import attention_form, experts_form, kernels_of
+from layouts.decoder.choices import attention_form, experts_form, gather_form, kernels_of
 from layouts.generation.checks import SessionError
 from layouts.kernels import ALL_PLAIN, INTERPRETED, PLAIN, Choice, Kernels
 from layouts.layout import Layout
 from layouts.text import parse
+from layouts.weight_gather.sharded import COPIES
 from tests.layouts.decoding import SCORED, error, golden, session_of, teacher_forced
 
 BOUND = 2e-5
@@ -59,6 +61,18 @@ def test_experts_take_the_plain_form_on_a_cpu_and_models_without_any_have_no_cho
         assert found.form == PLAIN
         assert found.errors[0].startswith("triton: cpu: the kernel")
     assert experts_form(dense, Layout(), jnp.float32) == ALL_PLAIN.grouped_gemm
+
+
+def test_only_weights_kept_by_rows_are_gathered_by_copies():
+    """A program that gathers none is not noted as one that copies, nor exempt from JAX's check of what is the same."""
+    model, *_ = golden("llama")
+    kept, whole = (parse(text, 2, model) for text in ("attn_dp=2,weight_shard=2", "attn_dp=2"))
+    assert gather_form(kept, jax.devices()) == Choice(COPIES)
+    assert gather_form(whole, jax.devices()) == ALL_PLAIN.weight_gather
+    for layout in (kept, whole):
+        kernels = ALL_PLAIN._replace(weight_gather=gather_form(layout, jax.devices()))
+        (stage,) = session_of("llama", layout, kernels=kernels).program.stages
+        assert stage.typed == (layout == whole) and bool(kernels.notes()) == (layout == kept)
 
 
 def test_pages_that_the_kernel_cannot_read_are_an_error():
