@@ -31,10 +31,10 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.h200_layouts.build import Built, build
-from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Shape, Slice
 from experiments.measured import ROUNDED, Judges, beyond, draw, here, keep, measure_or_show, stored
 from hw.measuring import median_seconds
+from hw.measuring.flight import times
 from layouts.decoder import staging
 from layouts.decoder.options import Options, compiler_options
 from layouts.kernels import PLAIN, Choice

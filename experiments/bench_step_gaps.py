@@ -25,12 +25,12 @@ import jax
 import numpy as np
 
 from experiments.h200_layouts.build import Built, build
-from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Shape, Slice
 from experiments.measured import draw, here, keep, measure_or_show, stored
 from explorer.traces.events import Events
 from explorer.traces.intervals import covered, union
 from explorer.traces.reading import read_trace
+from hw.measuring.flight import times
 from layouts.decoder.options import Options, compiler_options
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "step_gaps.json"

@@ -14,7 +14,7 @@ best layout is named in all of 11 questions whose answers differ by more than 5 
 12.8 %. Repeated steps differ by 3 %.
 
 These points are to be measured again. Their rounds of steps paid 1.3 to 1.7 ms each for beginning and end, which made a
-step up to 5 % longer (profiles of four shapes show it; `clock` leaves it out now), and their latent attention was a
+step up to 5 % longer (profiles of four shapes show it; the clock leaves it out now), and their latent attention was a
 kernel that has been replaced. The five that miss verify five tokens: Kimi K3 and DeepSeek-V3 under DP are 8 to 10 %
 longer than predicted, of which the rounds explain a third, kernels between the large ones that nobody counts and the
 experts' second product another; Qwen3's attention over 16k and 32k tokens is 10 % faster than its curve, which has no

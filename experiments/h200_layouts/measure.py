@@ -12,9 +12,9 @@ from typing import Any, Final
 import jax
 
 from experiments.h200_layouts.build import Built, build
-from experiments.h200_layouts.clock import times
 from experiments.h200_layouts.points import Point, Shape
 from explorer.documents import versions
+from hw.measuring.flight import times
 
 # Shapes compiled at once: what the compiler learns of a product holds for the waves behind, and twenty starve a host of
 # 32 cores.

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.h200_layouts import __main__, clock, picture, predict
+from experiments.h200_layouts import __main__, picture, predict
 from experiments.h200_layouts import measure as measuring
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.points import Point, Shape, fitted, points, shapes
@@ -82,27 +82,6 @@ def test_tables_lead_to_other_rows_for_every_request_and_contexts_are_lengths() 
     slots = np.asarray(step.batch.slots)
     assert slots.shape == (2, 64) and len(np.unique(slots)) == slots.size and slots.min() > 0
     assert step.batch.lengths.tolist() == [15, 15]
-
-
-def test_a_step_in_flight_is_timed_without_what_a_round_pays_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by which a call takes 1 ms, a step 5 ms behind the one before, and the wait for the last 2 ms more."""
-    now, done = 0.0, 0.0
-
-    def step(caches: int) -> tuple[str, int]:
-        nonlocal now, done
-        now += 1e-3
-        done = max(done, now) + 5e-3
-        return "output", caches + 1
-
-    def wait(output: Any) -> None:
-        nonlocal now
-        now = done + 2e-3
-
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(clock.jax, "block_until_ready", wait)
-    found, caches = clock.times(step, 0)
-    assert (found.flight, found.synced, found.host) == pytest.approx((5e-3, 8e-3, 1e-3))
-    assert found.steps == 5 and caches == 2 + 5 + 5 * (5 + 15)
 
 
 def test_points_are_predicted_as_a_run_of_them_is() -> None:
