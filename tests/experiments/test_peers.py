@@ -112,6 +112,39 @@ def test_every_stored_row_has_a_time_or_a_reason(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("FlashMLA") > 3
 
 
+# who, at which op and how many tokens verified, and what is said of their part of our time
+SAID = (
+    ("mla_decode", "FlashMLA", None, "FlashMLA 0.81 to 0.86"),
+    ("mla_decode", "FlashAttention 3", None, "FlashAttention 3 0.87 to 0.97"),
+    ("mla_decode", "SGLang Triton", None, "Triton kernel 4.14 to 9.55"),
+    ("paged_attention", "torch FlashAttention 2", 1, "FlashAttention 2 0.89"),
+    ("paged_attention", "FlashAttention 3", 1, "FlashAttention 3 0.91"),
+    ("paged_attention", "jax cuDNN", 1, "JAX's cuDNN 0.99"),
+    ("paged_attention", "SGLang Triton", 1, "SGLang's 1.35"),
+    ("paged_attention", "torch cuDNN", 1, "PyTorch's cuDNN 1.38"),
+    ("paged_attention", "FlashAttention 3", 5, "of five: FlashAttention 3 0.58"),
+    ("kda_step", "flash-linear-attention, recurrent", 1, "flash-linear-attention 0.76 of a step of one token"),
+    ("kda_step", "flash-linear-attention, recurrent", 5, "and 0.89 of five"),
+    ("grouped_gemm", "SGLang Triton", None, "SGLang's 0.96"),
+    ("grouped_gemm", "torch grouped_mm", None, "PyTorch's 1.46 to 1.53"),
+)
+
+
+@pytest.mark.parametrize(("op", "peer", "verified", "said"), SAID)
+def test_what_we_say_of_peers_is_what_was_measured(op: str, peer: str, verified: int | None, said: str) -> None:
+    rows = json.loads(__main__.RESULTS.read_text(encoding="utf-8"))["rows"]
+    ours = json.loads((tables.STORED / f"{op}.json").read_text(encoding="utf-8"))["timed"]
+    asked = [row for row in rows if row["op"] == op and _tokens(row["shape"]) in (verified or _tokens(row["shape"]),)]
+    parts = [line.of_ours for line in tables.lines(op, ours, asked) if line.who == peer and line.of_ours is not None]
+    figures = " to ".join(dict.fromkeys(f"{part:.2f}" for part in (min(parts), max(parts))))
+    assert figures in said and said in " ".join((__main__.__doc__ or "").split())
+
+
+def _tokens(shape: dict[str, int]) -> int:
+    """Verified of a request: what KDA's shapes call tokens."""
+    return shape.get("verify", shape["tokens"])
+
+
 def test_a_file_of_a_package_is_loaded_with_stand_ins(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "odd-1.0.dist-info").mkdir()
     (tmp_path / "odd-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
