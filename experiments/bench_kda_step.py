@@ -5,12 +5,12 @@ and the memory.
     python -m experiments.bench_kda_step [FILE]             anywhere: what was measured
 
 Checked against float64 with any number of accepted tokens, requests that begin and idle ones among them; timed with
-random inputs and all tokens of the step before accepted, medians of five times 20 steps in place. Bytes are those of
-the states, read and written once, and in a second column with those of the tokens and of the ring, each moved once. A
-copy counts bytes read plus written.
+random inputs and all tokens of the step before accepted, medians of five times 20 steps in place. The figure of a step
+is the bytes of its states, read and written once, over its time, beside a copy, which counts bytes read plus written.
+A second column adds the tokens and the ring, each moved once.
 
-Expected on an H200: 3.0 TB/s at one token of 64 requests, 72 % of a copy, and 1.9 at five; XLA 1.5 and 0.6. Takes
-half a minute. `notes` in the stored results were added by hand.
+Expected on an H200: 3.0 TB/s at one token of 64 requests, 71 % of a copy, and 1.9, 44 %, at five; XLA 1.5 and 0.6.
+Takes half a minute. The stored results have the first four shapes of the bench; `notes` were added by hand.
 """
 
 import pathlib
