@@ -1,4 +1,4 @@
-"""Predicted against measured: slices of three models on one and two H200s, under many ways to cut them.
+"""Predicted against measured: slices of three models on H200s, so far on two of them and under two ways to cut them.
 
     python -m experiments.h200_layouts --measure [--seconds S]     on a machine with GPUs: measure what is missing
     python -m experiments.h200_layouts                             anywhere: tables and a picture of what was measured
@@ -20,6 +20,9 @@ longer than predicted, of which the rounds explain a third, kernels between the 
 experts' second product another; Qwen3's attention over 16k and 32k tokens is 10 % faster than its curve, which has no
 rows of so many tokens verified. Nothing held out was fitted to, but profiles of four of the points, and which points
 missed, told us what kernels to count.
+
+A file that is there is gone on with, and each of its rows keeps the heading of its own run: day, machine, versions and
+a digest of the programs. `notes` in the stored results were added by hand.
 """
 
 import argparse

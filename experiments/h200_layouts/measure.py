@@ -1,6 +1,5 @@
 """Measuring: shapes compiled in threads, weights shared by those of a layout, results written as they come."""
 
-import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,37 +12,13 @@ import jax
 
 from experiments.h200_layouts.build import Built, build
 from experiments.h200_layouts.points import Point, Shape
-from explorer.documents import versions
+from experiments.h200_layouts.results import Results
 from hw.measuring.flight import times
 
 # Shapes compiled at once: what the compiler learns of a product holds for the waves behind, and twenty starve a host of
 # 32 cores.
 WAVE: Final = 6
 Report = Callable[[str], None]
-
-
-class Results:
-    """What was measured, by the keys of points, in a file that is rewritten with every point."""
-
-    def __init__(self, path: pathlib.Path):
-        self.path = path
-        self.rows: dict[str, Any] = {}
-        if path.exists():
-            self.rows = json.loads(path.read_text(encoding="utf-8"))["points"]
-
-    def put(self, key: str, row: Mapping[str, Any]) -> None:
-        """Keep a row, in memory and in the file."""
-        self.rows[key] = dict(row)
-        device = jax.devices()[0]
-        about = {"device": device.device_kind, "gpus": len(jax.devices()), "versions": versions()}
-        text = json.dumps({**about, "points": self.rows}, indent=1)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(self.path)
-
-    def missing(self, shape: Shape) -> tuple[int, ...]:
-        """Contexts of a shape that were not measured."""
-        return tuple(c for c in shape.contexts if "flight" not in self.rows.get(Point(shape, c).key, {}))
 
 
 def measure(wanted: Sequence[Shape], path: pathlib.Path, seconds: float, report: Report = print) -> None:
@@ -100,6 +75,7 @@ def _time_group(
 
 def _time_shape(built: Built, executable: Any, held: Any, compiling: float, results: Results, report: Report) -> None:
     shape, caches = built.shape, built.caches()
+    forms = {op: choice.form for op, choice in built.stage.kernels._asdict().items()}
     for context in results.missing(shape):
         entering, step = built.placed(context)
 
@@ -108,5 +84,5 @@ def _time_shape(built: Built, executable: Any, held: Any, compiling: float, resu
             return stepped.leaving, stepped.caches
 
         found, caches = times(run, caches)
-        results.put(Point(shape, context).key, {**asdict(found), "compiling": compiling})
+        results.put(Point(shape, context).key, {**asdict(found), "compiling": compiling, "forms": forms})
         report(f"{shape.key}|{context}: {found.flight * 1e3:.3f} ms, synced {found.synced * 1e3:.3f}")

@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,10 +42,21 @@ def show(path: pathlib.Path) -> None:
     out.print(_best(choices(found)))
     out.print(_constants(found))
     out.print(_every(found))
-    out.print("\n".join(verdict(found)))
+    out.print("\n".join((*verdict(found), *about(json.loads(path.read_text(encoding="utf-8"))))))
     from experiments.h200_layouts.picture import write
 
     write(found, path.with_suffix(".png"))
+
+
+def about(document: Mapping[str, Any]) -> list[str]:
+    """The runs that rows are of, and what was noted by hand."""
+    of = Counter(row["run"] for row in document["points"].values())
+    runs = [
+        f"run {number}: {of[number]} rows, {run['date']}, {run['gpus']} x {run['device']}, jax {run['versions']['jax']}"
+        f", programs {run.get('programs', 'unknown')}"
+        for number, run in enumerate(document["runs"])
+    ]
+    return [*runs, *(f"- {note}" for note in document.get("notes", ()))]
 
 
 def read(path: pathlib.Path) -> Predicted:

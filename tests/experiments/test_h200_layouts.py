@@ -70,7 +70,8 @@ def test_a_shape_is_measured_once_and_a_failure_says_why(
     measuring.measure([shape, bad], file, 600.0, report=lambda line: None)
     rows = measuring.Results(file).rows
     assert {key for key, row in rows.items() if row.get("flight", 0) > 0} == {p.key for p in points([shape])}
-    assert rows[bad.key] == {"error": "ValueError: no such width"}
+    assert rows[bad.key]["error"] == "ValueError: no such width"
+    assert {rows[p.key]["forms"]["attention"] for p in points([shape])} == {"xla"}
     measuring.measure([shape], file, 600.0, report=lambda line: None)
     assert made.count(shape) == 1
 
