@@ -13,7 +13,8 @@ and blocks that ranks copy. Checked: both against the compute with whole weights
 largest value.
 
 Expected on two H200s, with copies: 0.95 times the longer of the two where that is the gather, 1.10 where it is products
-and 1.5 where layers only read weights. Takes three minutes. `notes` in the stored results were added by hand.
+and 1.5 where layers only read weights. Takes three minutes. The stored results have no "step", which was not reached;
+`notes` there were added by hand.
 """
 
 import functools

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -67,3 +68,17 @@ def test_every_stored_row_is_of_a_run_with_a_day() -> None:
     document = json.loads(__main__.RESULTS.read_text(encoding="utf-8"))
     assert {row["run"] for row in document["points"].values()} == set(range(len(document["runs"])))
     assert all(run["date"].startswith("20") for run in document["runs"])
+
+
+def test_the_changelog_says_what_the_experiment_says() -> None:
+    """The docstring is held against the results by another test."""
+    said = " ".join((__main__.__doc__ or "").split())
+    figures = re.search(
+        r"Of (\d+) held out the median error is ([\d.]+) %, (\d+) are .* largest error is ([\d.]+) %;", said
+    )
+    assert figures is not None
+    points, median, within, largest = figures.groups()
+    changes = " ".join((pathlib.Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert (
+        f"median error of {median} %, {within} of {points} points held out within 8 %, at most {largest} %" in changes
+    )
