@@ -3,9 +3,10 @@
     python -m experiments.h200_attention --measure FILE     on a machine with GPUs: run, check, time, write FILE
     python -m experiments.h200_attention [FILE]             anywhere: what was measured beside what the tool predicts
 
-The layer decodes in bf16 through the programs of `layouts/mla` as XLA compiles them (no hand-written kernel yet), for
-16 requests of 8k and 32k tokens that verify 1 or 5. Every layout is checked against one GPU in float32. The prediction
-is that of engines' kernels on an H200, so the ratio says how far the XLA program is from them.
+The layer decodes in bf16 through the programs of `layouts/mla` in their plain form, which XLA compiles without a kernel
+of ours (`bench_mla_decode` has that), for 16 requests of 8k and 32k tokens that verify 1 or 5. Every layout is checked
+against one GPU in float32. The prediction is that of engines' kernels on an H200, so the ratio says how far the XLA
+program is from them.
 
 Expected: errors under 2 %, ratios well above one. Measuring takes about two minutes.
 """

@@ -93,7 +93,7 @@ def keep(
         document.setdefault(name, []).append(row)
         print(name, json.dumps(row), *_wrong(name, len(document[name]), row, judges), flush=True)
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    _end_if_wrong(document, judges)
+    end_if_wrong(document, judges)
 
 
 def beyond(figures: Mapping[str, Any], bounds: Mapping[str, float]) -> list[str]:
@@ -118,11 +118,12 @@ def failures(document: Mapping[str, Any], judges: Judges) -> list[str]:
 def stored(path: pathlib.Path, judges: Judges | None = None) -> dict[str, Any]:
     """A document whose checks held. Ends with status 1, a line for each failure and no times, where one did not."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    _end_if_wrong(document, judges or {})
+    end_if_wrong(document, judges or {})
     return document
 
 
-def _end_if_wrong(document: Mapping[str, Any], judges: Judges) -> None:
+def end_if_wrong(document: Mapping[str, Any], judges: Judges) -> None:
+    """Ends with status 1 and a line for each failure, if there is one."""
     if lines := failures(document, judges):
         print("\n".join(lines), file=sys.stderr)
         sys.exit(WRONG)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from experiments import h200_run
 from experiments.measured import beyond, failures, keep, stored
 
 BOUNDS: Final = {"error": 0.1, "exact": True}
@@ -97,3 +98,15 @@ def test_no_times_are_shown_of_what_is_wrong(
         said = capsys.readouterr()
         assert ended.value.code == 1 and said.out == ""
         assert said.err.startswith("WRONG: ") and way[-1] in said.err and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["run_tiny_1", "run_tiny_2", "run_slices_2"])
+def test_runs_are_held_to_their_check_where_they_have_one(name: str) -> None:
+    document = json.loads((h200_run.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert failures(document, h200_run.JUDGES) == []
+    checked = [row for row in document["runs"] if row["check"] is not None]
+    assert len(checked) == ("tiny" in name) * len(document["runs"])
+    for row in checked[:1]:
+        row["check"] |= {"error": math.nan, "same_text": False}
+        first, second = failures(document, h200_run.JUDGES)
+        assert "error is nan" in first and "same_text is False, not true" in second
