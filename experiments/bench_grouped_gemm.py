@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench_mla_decode import CALLS
-from experiments.measured import ROUNDED, Judges, beyond, draw, keep, measure_or_show, stored, with_copies
+from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from hw.measuring import median_seconds
 from layouts.dense.activation import SwiGLU
 from layouts.kernels import PLAIN, Choice, first_form
@@ -200,7 +200,7 @@ def measure(path: pathlib.Path) -> None:
 
 def _steps() -> Iterator[tuple[str, Any]]:
     for case in CHECKED:
-        yield "checked", checked(*case)
+        yield "checked", attempted(checked, *case)
     for weights, cases in (("bf16", TIMED), ("fp8", TIMED_FP8)):
         for case in cases:
             yield "timed", timed(*case, weights)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measured import ROUNDED, Judges, beyond, draw, keep, measure_or_show, stored, with_copies
+from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from layouts.kda.chunked import Writes
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
@@ -36,7 +36,9 @@ CALLS: Final = 20
 REPEATS: Final = 5
 BOUNDS: Final[Mapping[str, float]] = {"error": ROUNDED["float32"], "state_error": ROUNDED["float32"]}  # of each form
 JUDGES: Final[Judges] = {
-    "checked": lambda row: [f"{form}: {line}" for form in TRIED for line in beyond(row.get(form, {}), BOUNDS)]
+    "checked": lambda row: (
+        beyond(row, {}) or [f"{form}: {line}" for form in TRIED for line in beyond(row.get(form, {}), BOUNDS)]
+    )
 }
 # heads, tokens of the step, tokens of the ring, accepted tokens of each request (-1: begins, -2: idle)
 RAGGED: Final = (
@@ -178,7 +180,7 @@ def measure(path: pathlib.Path) -> None:
 
 def _steps() -> Iterator[tuple[str, Any]]:
     with ThreadPoolExecutor() as pool:  # all compile before anything is timed
-        steps, checks = pool.map(compiled, TIMED), pool.map(lambda case: checked(*case), RAGGED)
+        steps, checks = pool.map(compiled, TIMED), pool.map(lambda case: attempted(checked, *case), RAGGED)
         yield from (("checked", row) for row in checks)
         by_shape = list(steps)
     for shape, by in zip(TIMED, by_shape, strict=True):

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measured import ROUNDED, Judges, beyond, draw, keep, measure_or_show, stored, with_copies
+from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from hw.measuring import median_seconds
 from layouts.mla.attend import RUN, Pages, attend_pages, choose
 
@@ -177,7 +177,7 @@ def measure(path: pathlib.Path) -> None:
 
 def _steps() -> Iterator[tuple[str, Any]]:
     for case in RAGGED:
-        yield "checked", checked(*case)
+        yield "checked", attempted(checked, *case)
     for shape in TIMED:
         yield "timed", beside_xla(*shape)
     for verify, heads, requests in TIMED_RAGGED:

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measured import ROUNDED, Judges, beyond, draw, keep, measure_or_show, stored, with_copies
+from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from layouts.paged import RUN, Pages
 from layouts.paged.attend import TRIED, attend_pages
 from layouts.paged.block import Entry
@@ -235,7 +235,7 @@ def measure(path: pathlib.Path) -> None:
 
 def _found() -> Iterator[tuple[str, Any]]:
     with ThreadPoolExecutor(8) as pool:
-        for row in pool.map(checked, RAGGED):
+        for row in pool.map(functools.partial(attempted, checked), RAGGED):
             yield "checked", row
     for row in timings():
         yield "timed", row

@@ -96,8 +96,19 @@ def keep(
     end_if_wrong(document, judges)
 
 
+def attempted(check: Callable[..., dict[str, Any]], *case: Any) -> dict[str, Any]:
+    """The row of a check; of one that ends with an error, what that says. The other cases are still measured."""
+    try:
+        return check(*case)
+    except Exception as error:  # whatever a compiler or a device raises: it is a failure of this case
+        reason = (str(error).splitlines() or [""])[0]
+        return {"case": repr(case), "failed": f"{type(error).__name__}: {reason[:300]}"}
+
+
 def beyond(figures: Mapping[str, Any], bounds: Mapping[str, float]) -> list[str]:
     """Figures of a check that are above their bounds, no numbers, or not there; a bound of `True` is what must be."""
+    if "failed" in figures:
+        return [f"{figures['case']} failed, {figures['failed']}"]
     return [
         f"{name} is {figures.get(name)}, {'not true' if bound is True else f'not within {bound:.1e}'}"
         for name, bound in bounds.items()

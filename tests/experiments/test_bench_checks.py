@@ -1,6 +1,7 @@
 """A bench whose check fails says so, shows no times and ends with status 1."""
 
 import importlib
+import itertools
 import json
 import math
 import pathlib
@@ -62,6 +63,29 @@ def test_a_failure_is_said_with_its_row_and_ends_what_is_kept_with_status_1(
     assert json.loads(file.read_text())["timed"] == [{"us": 1}]  # device time is not thrown away
     keep(file, {}, iter(rows[1:]))
     assert stored(file) == {"timed": [{"us": 1}]}
+
+
+@pytest.mark.parametrize("name", ["bench_mla_decode", "bench_grouped_gemm", "bench_paged_attention", "bench_kda_step"])
+def test_a_case_that_does_not_start_is_a_failure_and_the_others_are_measured(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, asked = importlib.import_module(f"experiments.{name}"), []
+
+    def refuses(*case: Any) -> Any:
+        asked.append(case)
+        raise ValueError("236 KiB of shared memory\nmore")
+
+    monkeypatch.setattr(bench, "checked", refuses)
+    monkeypatch.setattr(bench, "TIMED", ())
+    if name == "bench_kda_step":
+        monkeypatch.setattr(bench, "compiled", lambda shape: None)
+    cases = bench.CHECKED if name == "bench_grouped_gemm" else bench.RAGGED
+    steps = bench._found() if name == "bench_paged_attention" else bench._steps()
+    rows = list(itertools.islice(steps, len(cases)))
+    assert len(asked) == len(cases) and {kind for kind, _ in rows} == {"checked"}
+    for _, row in rows:
+        (line,) = bench.JUDGES["checked"](row)
+        assert line.endswith("failed, ValueError: 236 KiB of shared memory")
 
 
 @pytest.mark.parametrize("name", JUDGED)

@@ -27,6 +27,20 @@ def name_of(path: pathlib.Path) -> str:
     return path.parent.name if path.stem == "__main__" else path.stem
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the door is open although it must not be, a test fails before the memory of its machine is full."""
+
+    def run(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a measurement was begun")
+
+    for name in (
+        "experiments.measured.here", "hw.measuring.copies.bandwidths", "experiments.h200_layouts.measure.measure",
+        "explorer.running.run",
+    ):  # fmt: skip
+        monkeypatch.setattr(name, run)
+
+
 def run(path: pathlib.Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The exit status of an experiment's command line; what it sets in the environment ends with the test."""
     monkeypatch.setattr(sys, "argv", [name_of(path), *arguments])
