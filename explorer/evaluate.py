@@ -38,14 +38,15 @@ CHUNK: Final = 2048
 
 class Case(eqx.Module):
     """A question as numbers: what all candidate layouts of one request share. Seconds of the CPU in a step: `host`
-    where attention groups must agree, `launch` in any. `overlap`: 1 where the engine runs the shared expert under the
-    combine."""
+    where attention groups must agree, `launch` in any, once a pipeline stage, and the ends of its range. `overlap`: 1
+    where the engine runs the shared expert under the combine."""
 
     load: Load
     budget: Budget
     machine: Machine
     host: Float[ArrayLike, ""] = HOST_SECONDS
     launch: Float[ArrayLike, ""] = 0.0
+    launch_ends: tuple[Float[ArrayLike, ""], Float[ArrayLike, ""]] = (0.0, 0.0)
     overlap: Float[ArrayLike, ""] = 0.0
 
 
@@ -113,9 +114,10 @@ def timing(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping
 
 
 def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:
-    """CPU work of a step: attention groups agree on shapes before every step, a single one has nobody to ask."""
+    """CPU work of a step: attention groups agree on shapes before every step, a single one has nobody to ask; every
+    stage is started by itself."""
     agreed = jnp.asarray(case.host, dtype=float) * jnp.asarray(values["has_groups"])
-    return agreed + jnp.asarray(case.launch, dtype=float)
+    return agreed + jnp.asarray(case.launch, dtype=float) * jnp.asarray(values["pp"])
 
 
 def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:

@@ -119,7 +119,8 @@ class Timed:
 
 @dataclass(frozen=True)
 class Priced(Timed):
-    """Step and memory. `faster` and `slower` are the step at the ends of the machine's 80 % range."""
+    """Step and memory. `faster` and `slower` are the step at the ends of the machine's 80 % range, and of that of the
+    program's launch."""
 
     faster: float
     slower: float
@@ -165,11 +166,12 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
 def _price(case: Case, tables: Tables, cut: Cut) -> Any:
     ar, parts = Exact(), parts_of(case, tables, cut)
 
-    def step(machine: Machine) -> Array:
+    def step(machine: Machine, launch: Scalar) -> Array:
         seconds = tables.step.op_seconds(ar, machine, parts.values)
         contention = tables.step.contention(ar, machine, parts.values)
-        return tables.step.schedule(ar, machine, seconds, contention, cut, parts.schedule.host, case.overlap).step
+        host = host_seconds(eqx.tree_at(lambda c: c.launch, case, launch), parts.values)
+        return tables.step.schedule(ar, machine, seconds, contention, cut, host, case.overlap).step
 
-    ends = case.machine.faster(), case.machine.slower()
-    faster, slower = jax.vmap(step)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends))
+    ends = jax.tree.map(lambda *leaves: jnp.stack(leaves), case.machine.faster(), case.machine.slower())
+    faster, slower = jax.vmap(step)(ends, jnp.stack([jnp.asarray(end, dtype=float) for end in case.launch_ends]))
     return parts, faster, slower, holding(ar, tables, cut, case, parts.values)

@@ -4,12 +4,13 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from numbers import Real
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from explorer.evaluate import Case
+from explorer.launch import program_launch
 from explorer.residents.budget import Budget
 from explorer.residents.line import AS_PUBLISHED, Holding
 from hw.compat import in_x64
@@ -35,8 +36,6 @@ _GRAPH_LIMIT: Final = 512  # requests of an attention group beyond which no grap
 PLAIN_BF16: Final = ",".join(
     f"{component}=bf16" for component in ("attention", "latent", "shared", "dense", "experts", "head", "kv")
 )
-# CPU time in which a program of one executable is started, hidden while a step takes longer.
-LAUNCH_SECONDS: Final = 1e-3
 _GRAPH_ENTRIES: Final = 128  # padded to one length, so that every request shares a compiled program
 DEFAULT_CHUNK: Final = 8192
 
@@ -120,7 +119,7 @@ class Request:
             dispatch_tokens=np.float64(np.nan if self.dispatch_tokens is None else self.dispatch_tokens),
             draft_window=np.float64(self.draft_window),
         )
-        host = {"host": np.float64(0.0), "launch": np.float64(LAUNCH_SECONDS)} if self.program else {}
+        host = _program_host() if self.program else {}
         return Case(load, budget, self.machine.anonymous(), overlap=np.float64(self.overlap), **host)
 
     def layout(self, text: str) -> Layout:
@@ -186,6 +185,12 @@ def make_request(
         seed=whole("seed", seed, None, 0, 2**31 - 1),
         graphs=captured(loaded, width),
     )
+
+
+def _program_host() -> dict[str, Any]:
+    """Seconds of the CPU in a step of the program: it is started, and no group asks another."""
+    seconds, *ends = (np.float64(value) for value in program_launch())
+    return {"host": np.float64(0.0), "launch": seconds, "launch_ends": tuple(ends)}
 
 
 def of_program(request: Request, room: int = 0) -> Request:
