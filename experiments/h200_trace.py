@@ -59,14 +59,14 @@ def session(model: str) -> Session:
 def recorded(model: str, folder: pathlib.Path) -> pathlib.Path:
     """Record some steps; the path of JAX's profile."""
     made = session(model)
-    made.timed(_WIDTH, 1)  # compiles
+    made.step_full(_WIDTH)  # compiles
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     options.enable_hlo_proto = False
     with jax.profiler.trace(folder, profiler_options=options):
         for number in range(STEPS):
             with jax.profiler.StepTraceAnnotation("step", step_num=number):
-                made.timed(_WIDTH, 0)
+                made.step_full(_WIDTH)
     (path,) = folder.rglob("*.xplane.pb")
     return path
 

@@ -1,24 +1,24 @@
 """A layout run for real: text from it, held against one device, and its step timed, on whatever devices there are."""
 
-import math
 import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from explorer.costing import cost
 from explorer.documents import Document, Schema, layout_entry, versions
 from explorer.fitting import exhaustion_named, require_memory
+from explorer.priced import priced
 from explorer.request import PLAIN_BF16, make_request, of_program
+from explorer.run_check import Checked, checked, move_weights
 from explorer.run_request import RunError, RunRequest, make_run_request
 from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.figures import program_curves
+from hw.measuring.flight import Times
 from layouts.decoder.choices import kernels_of
 from layouts.decoder.drawn import drawn
 from layouts.decoder.loading import loaded
@@ -31,40 +31,30 @@ from layouts.models.scale import scaled_config
 
 __all__ = ["Checked", "Ran", "RunError", "RunRequest", "first_process", "make_run_request", "run"]
 
-# Largest difference of a logit over the largest logit. Another batch or layout adds in another order; norms of small
-# values and recurrent states make up to fifty times as much of a float32's rounding, bf16 rounds in every layer.
-BOUNDS: Final = {"float32": 1e-4, "bfloat16": 5e-2}
-_REPEATS: Final = 10
 Report = Callable[[str, float], None]
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The layout's logits against those of one device: largest difference over the largest, and whether greedy text is
-    the same."""
+class Predicted(NamedTuple):
+    """Seconds of a step in flight. `on_host`: the CPU that starts it takes longer than the devices."""
 
-    error: float
-    bound: float
-    same_text: bool
-
-    @property
-    def passes(self) -> bool:
-        return self.error <= self.bound and (self.same_text or self.bound > BOUNDS["float32"])
+    low: float
+    likely: float
+    high: float
+    on_host: bool
 
     def document(self) -> Document:
-        """The `check` of a `run/1` document; JSON has no NaN."""
-        error = self.error if math.isfinite(self.error) else None
-        return {"error": error, "bound": self.bound, "same_text": self.same_text, "passes": self.passes}
+        """The `predicted_ms` of a `run/1` document."""
+        return {"low": self.low * 1e3, "likely": self.likely * 1e3, "high": self.high * 1e3, "on_host": self.on_host}
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run: text, seconds of its steps, a prediction (seconds: low, likely, high), and a check if asked for one."""
+    """A run: text, seconds of its steps, a prediction of those in flight, and a check if asked for one."""
 
     request: RunRequest
     text: Text
-    step_seconds: Float[np.ndarray, " repeats"]
-    predicted: tuple[float, float, float] | None
+    times: Times
+    predicted: Predicted | None
     checked: Checked | None
     weights: str
     kernels: Kernels
@@ -100,13 +90,13 @@ class Ran:
                 "accept_length": self.text.accept_length,
             },
             "step_ms": {
-                "median": float(np.median(self.step_seconds) * 1e3),
-                "low": float(self.step_seconds.min() * 1e3),
-                "high": float(self.step_seconds.max() * 1e3),
+                "median": self.times.flight * 1e3,
+                "low": self.times.least * 1e3,
+                "high": self.times.most * 1e3,
+                "waited": self.times.synced * 1e3,
+                "call": self.times.host * 1e3,
             },
-            "predicted_ms": None
-            if self.predicted is None
-            else dict(zip(("low", "likely", "high"), (s * 1e3 for s in self.predicted), strict=True)),
+            "predicted_ms": None if self.predicted is None else self.predicted.document(),
             "check": None if self.checked is None else self.checked.document(),
         }
 
@@ -133,9 +123,9 @@ def _run(request: RunRequest, check: bool, report: Report) -> Ran:
         report("one device", 0.5)
         compared = _compared(request, session, prompts, text)
     report("timing", 0.8)
-    seconds = np.array(session.timed(request.width, _REPEATS))
+    times = session.timed(request.width)
     kernels = session.program.stages[0].kernels
-    return Ran(request, text, seconds, _predicted(request), compared, weights, kernels)
+    return Ran(request, text, times, _predicted(request), compared, weights, kernels)
 
 
 def first_process() -> bool:
@@ -174,11 +164,15 @@ def _compared(request: RunRequest, session: Session, prompts: Sequence[Sequence[
     """Both score the prompts and the generated tokens behind them, in two steps."""
     alone, _ = _session(request, Layout(), [_other_device(request.layout)])
     found, expected = (_scored(one, prompts, text) for one in (session, alone))
-    said = expected.argmax(axis=-1)
     if not np.isfinite(expected).all():
         raise RunError(f"logits of {request.name} on one device are not finite: check config.json and weights")
-    error = float(np.abs(found - expected).max() / np.abs(expected).max())
-    return Checked(error, BOUNDS[request.dtype], bool((said == np.array(text.tokens)).all()))
+
+    def moved() -> np.ndarray:
+        move_weights(alone)
+        return _scored(alone, prompts, text)
+
+    same = (expected.argmax(axis=-1) == np.array(text.tokens)).all()
+    return checked(found, expected, same, request.dtype, moved)
 
 
 def _other_device(layout: Layout) -> Any:
@@ -207,8 +201,8 @@ def _scored(session: Session, prompts: Sequence[Sequence[int]], text: Text) -> n
     return np.concatenate(logits, axis=1).astype(np.float32)
 
 
-def _predicted(request: RunRequest) -> tuple[float, float, float] | None:
-    """What the cost model says of this program's step, in the formats that it ran in."""
+def _predicted(request: RunRequest) -> Predicted | None:
+    """What the cost model says of this program's step in flight, in the formats that it ran in."""
     if request.hardware is None or request.dtype != "bfloat16":
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -225,9 +219,8 @@ def _predicted(request: RunRequest) -> tuple[float, float, float] | None:
             draft="none",
             precision=PLAIN_BF16,
         )
-        found = cost(of_program(asked), request.layout)
-    low, high = found.step_seconds_range
-    return low, found.step_seconds, high
+        found = priced(of_program(asked), request.layout)
+    return Predicted(found.faster, found.step, found.slower, found.on_host)
 
 
 def _notes(ran: Ran) -> list[str]:

@@ -34,20 +34,25 @@ def question_line(document: Document) -> str:
 
 def lines(document: Document) -> list[tuple[str, str]]:
     """What was measured, as lines of text."""
-    step, predicted, text = document["step_ms"], document["predicted_ms"], document["text"]
-    said = (
-        NOTHING
-        if predicted is None
-        else f"{predicted['likely']:.3f} ms (range {predicted['low']:.3f} to {predicted['high']:.3f} ms)"
-    )
+    step, text = document["step_ms"], document["text"]
+    waited = f"{step['waited']:.3f} ms with a wait behind every step; a call takes the CPU {step['call']:.3f} ms"
     drafted = f", {text['kept']:,} of {text['drafted']:,} drafted tokens kept" if text["drafted"] else ""
     return [
         ("weights", document["weights"]),
         ("text", f"{len(text['tokens'])} requests, {text['steps']} steps{drafted}"),
         ("begins", " ".join(map(str, text["tokens"][0][:12]))),
-        ("step", f"{step['median']:.3f} ms ({step['low']:.3f} to {step['high']:.3f} ms)"),
-        ("predicted", said),
+        ("step", f"{step['median']:.3f} ms in flight ({step['low']:.3f} to {step['high']:.3f} ms)"),
+        ("predicted", prediction(document["predicted_ms"])),
+        ("waited", waited),
     ]
+
+
+def prediction(predicted: Document | None) -> str:
+    """Of the step in flight, and whether its launch is what binds it."""
+    if predicted is None:
+        return NOTHING
+    said = f"{predicted['likely']:.3f} ms in flight (range {predicted['low']:.3f} to {predicted['high']:.3f} ms)"
+    return f"{said}: bound by its launch on the CPU" if predicted["on_host"] else said
 
 
 def verdict(document: Document) -> Text:
@@ -55,7 +60,24 @@ def verdict(document: Document) -> Text:
     check = document["check"]
     if check is None:
         return Text("not checked against one device (--check)", style="dim")
+    said = compared(check, document["request"]["dtype"])
+    if check["passes"]:
+        return Text(f"one device: {said}", style="bold green")
+    return Text(f"check failed, one device: {said}", style="bold red")
+
+
+def compared(check: Document, dtype: str) -> str:
+    """Text and logits: of all tokens in float32, elsewhere of half of each request's, with those that are further."""
     text = "the same text" if check["same_text"] else "another text"
-    within = "not finite" if check["error"] is None else f"within {check['error']:.1e} of the largest"
-    said = f"one device: {text}, logits {within} (bound {check['bound']:.0e})"
-    return Text(said, style="bold green" if check["passes"] else "bold red")
+    if check["error"] is None:
+        return f"{text}, logits not finite"
+    whole = dtype == "float32"
+    off = check["error"] if whole else check["typical"]
+    of = "logits" if whole else "logits of half of each request's tokens"
+    within = "within" if off <= check["bound"] else "beyond"
+    said = f"{text}, {of} {off:.1e} of the largest off, {within} the bound of {check['bound']:.0e}"
+    if check["conditioned"]:
+        said += ", to which a rounding of the weights moves one device (--dtype float32 tells more)"
+    if whole or not check["beyond"]:
+        return said
+    return f"{said}; {check['beyond']:,} of {check['tokens']:,} tokens up to {check['error']:.1e}"

@@ -216,16 +216,36 @@ class Program:
         self, held: Sequence[Any], caches: Sequence[Any], step: Step, phase: Phase
     ) -> tuple[Output, tuple[Any, ...]]:
         """One step through all stages: the output, and caches. The caches given are used up."""
-        entering: Any = step.tokens
+        placed = self.placed(step)
+        return self.through(held, caches, placed, placed[0].tokens, phase)
+
+    def placed(self, step: Step) -> tuple[Step, ...]:
+        """A step on the devices of each stage."""
+        return tuple(stage.place(step, step_specs(stage.axes, stage.interleave)) for stage in self.stages)
+
+    def through(
+        self, held: Sequence[Any], caches: Sequence[Any], placed: Sequence[Step], entering: Any, phase: Phase
+    ) -> tuple[Output, tuple[Any, ...]]:
+        """`step` of what is on the devices already; `entering`: the tokens that the first stage is given."""
         after = []
-        for stage, parameters, cache in zip(self.stages, held, caches, strict=True):
-            local = stage.place(step, step_specs(stage.axes, stage.interleave))
+        for stage, parameters, cache, local in zip(self.stages, held, caches, placed, strict=True):
             if self.spread and not stage.part.first:
                 entering = jax.tree.map(gathered, entering)
             entering = stage.place(entering, stage.entering_specs())
             entering, cache = stage.compiled(phase)(parameters, entering, cache, local)
             after.append(cache)
         return entering, tuple(after)
+
+    def behind(self, tokens: jax.Array, output: Output) -> jax.Array:
+        """Tokens for the first stage that are there only once a step is through all of them, as the next step's are."""
+        first = self.stages[0]
+        said = gathered(output.tokens) if self.spread else output.tokens
+        return _behind(tokens, first.place(said, first.entering_specs()))
+
+
+@jax.jit
+def _behind(tokens: jax.Array, said: jax.Array) -> jax.Array:
+    return tokens + 0 * said
 
 
 def _devices_by_stage(layout: Layout, devices: Sequence[Any] | None) -> list[list[Any] | None]:

@@ -3,20 +3,22 @@
 Every process of a multi-host run keeps the same session: it is deterministic, and only arrays are spread.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from hw.measuring.flight import Times, times
 from layouts.cache import Batch, KVPool
 from layouts.cache.pool import PoolError
 from layouts.decoder.cache import Room
 from layouts.decoder.processes import gathered
 from layouts.decoder.program import Program
+from layouts.decoder.stage import Output
 from layouts.decoder.step import Phase, Step
 from layouts.generation.checks import (
     SessionError,
@@ -27,6 +29,9 @@ from layouts.generation.checks import (
     require_whole,
 )
 from layouts.paged import RUN
+
+_ROUNDS: Final = 3  # of steps in flight
+_STEPS_TOGETHER: Final = 2  # of a round whose processes must agree on it
 
 
 @dataclass(frozen=True)
@@ -142,12 +147,26 @@ class Session:
             self.pools[request.group].truncate(request.line, before + self._pending[request])
         self._verifying = {}
 
-    def timed(self, width: int, repeats: int) -> list[float]:
-        """Seconds of each of several verify steps of as many requests as there is room for, their tables full and their
-        tokens unlike each other, so that every row of the pools is read and experts are chosen as a text would.
+    def timed(self, width: int) -> Times:
+        """Seconds of full steps (`step_full`), in flight and waited for. In flight, steps are started one behind the
+        other, their inputs on the devices; the first of several stages waits for what the last one says, as it does in
+        a text."""
+        steps = _STEPS_TOGETHER if self.program.spread else None
+        with self._full(width) as (step, entering):
+            return times(step, entering, rounds=_ROUNDS, steps=steps, wait=self._wait)[0]
+
+    def step_full(self, width: int) -> None:
+        """A verify step of as many requests as there is room for, waited for: their tables are full and their tokens
+        unlike each other, so that every row of the pools is read and experts are chosen as a text would.
 
         Contents of the caches are lost. PoolError where requests are still here, or where the pages are too few.
         """
+        with self._full(width) as (step, entering):
+            self._wait(step(entering)[0])
+
+    @contextmanager
+    def _full(self, width: int) -> Iterator[tuple[Callable[[Any], tuple[Output, Any]], Any]]:
+        """A full step as a function of the tokens that enter, which returns those that enter the next; the tokens."""
         require_whole("width", width, 1, min(self.capacity.context, self.capacity.verify))
         requests: list[Request] = []
         try:
@@ -156,24 +175,26 @@ class Session:
             self._extended(dict.fromkeys(requests, range(self.capacity.context)))
             self._fresh -= set(requests)  # states are read, and advanced over all tokens of the step before
             self._pending |= dict.fromkeys(requests, width)
-            return self._seconds(requests, width, repeats)
+            program, placed = self.program, self.program.placed(self._full_arrays(requests, width))
+
+            def step(entering: Any) -> tuple[Output, Any]:
+                output, self._caches = program.through(self.held, self._caches, placed, entering, "verify")
+                return output, entering if len(program.stages) == 1 else program.behind(entering, output)
+
+            yield step, placed[0].tokens
         finally:
             for request in requests:
                 self.release(request)
 
-    def _seconds(self, requests: Sequence[Request], width: int, repeats: int) -> list[float]:
+    def _full_arrays(self, requests: Sequence[Request], width: int) -> Step:
         tokens = np.random.default_rng(0).integers(0, self.vocab, (len(requests), width)).tolist()
         before = dict.fromkeys(requests, self.capacity.context - width)
-        step, _ = self._arrays(dict(zip(requests, tokens, strict=True)), before, width)
-        seconds = []
-        for _ in range(repeats + 1):  # the first one may compile
-            start = time.perf_counter()
-            output, self._caches = self.program.step(self.held, self._caches, step, "verify")
-            jax.block_until_ready(output)
-            if self.program.spread:  # the last stage may be another process's
-                gathered(output.tokens)
-            seconds.append(time.perf_counter() - start)
-        return seconds[1:]
+        return self._arrays(dict(zip(requests, tokens, strict=True)), before, width)[0]
+
+    def _wait(self, output: Output) -> None:
+        jax.block_until_ready(output)
+        if self.program.spread:  # the last stage may be another process's
+            gathered(output.tokens)
 
     def _require_settled(self) -> None:
         if self._verifying:

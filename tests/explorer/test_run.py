@@ -7,12 +7,16 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from explorer.cli import main
 from explorer.report.run import verdict
-from explorer.running import Checked
+from explorer.run_check import Checked, Logits, checked
 from tests.layouts.decoding import DECODERS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,25 +62,42 @@ def test_weights_come_from_a_folder_that_has_them(capsys: pytest.CaptureFixture[
     assert "one device: the same text" in printed
 
 
+BFLOAT16 = ["--model", "qwen3-235b-a22b", "--layout", "attn_dp=2", "--gpus", "2", "--dtype", "bfloat16"]
+
+
 def test_a_prediction_stands_beside_the_step_for_a_known_chip(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(
-        capsys,
-        "--model",
-        "kimi-k3",
-        "--layout",
-        "attn_dp=2",
-        "--gpus",
-        "2",
-        "--dtype",
-        "bfloat16",
-        "--hardware",
-        "h200",
-    )
-    predicted = found["predicted_ms"]
+    """In bfloat16; some tokens of this text are beyond the bound, whose experts were chosen by a rounding."""
+    found = document(capsys, *BFLOAT16, "--tokens", "16", "--prompt-tokens", "16", "--hardware", "h200", "--check")
+    predicted, step = found["predicted_ms"], found["step_ms"]
     assert 0 < predicted["low"] <= predicted["likely"] <= predicted["high"]
+    assert predicted["on_host"]  # kernels of a tiny model take less than it takes to start them
+    assert 0 < step["call"] <= step["waited"]
     (note,) = found["notes"]
     curves = "the curves of h200@program; `meshwright measure` makes its own"
     assert note == f"the prediction is for this program, by {curves}"
+    check = found["check"]
+    assert check["passes"] and not check["conditioned"] and check["tokens"] == 64
+    assert check["typical"] < 1e-2 < check["bound"] == 5e-2
+
+
+def test_a_program_that_leaves_out_a_sum_fails_its_check_in_bfloat16(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first rank of a group has in place of what all have together."""
+
+    def only_the_first(summed: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        def wrong(x: jax.Array, axes: Any, **options: Any) -> jax.Array:
+            return summed(x * (jax.lax.axis_index(axes) == 0).astype(x.dtype), axes, **options)
+
+        return wrong
+
+    for name in ("psum", "psum_scatter"):
+        monkeypatch.setattr(jax.lax, name, only_the_first(getattr(jax.lax, name)))
+    layout = ["--model", "llama-3.1-8b", "--layout", "attn_tp=2", "--gpus", "2", "--dtype", "bfloat16"]
+    assert main([*RUN, *layout, "--check"]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "check failed, one device: another text" in printed
+    assert "beyond the bound of 5e-01, to which a rounding" in printed or "beyond the bound of 5e-02" in printed
 
 
 @pytest.mark.parametrize(
@@ -184,9 +205,55 @@ def test_weights_that_give_no_numbers_have_nothing_to_hold_against(
     assert "on one device are not finite: check config.json and weights" in capsys.readouterr().err
 
 
-def test_a_layout_that_gives_no_numbers_fails_its_check() -> None:
-    """It says so in the document, which can hold none, and in the sheet."""
-    assert not Checked(float("nan"), 1e-4, True).passes
-    told = {"error": None, "bound": 1e-4, "same_text": False, "passes": False}
-    assert str(verdict({"check": told})) == "one device: another text, logits not finite (bound 1e-04)"
-    assert Checked(float("nan"), 1e-4, True).document()["error"] is None
+def logits(off: dict[tuple[int, int], float]) -> Logits:
+    """Of two requests of four tokens, the largest of them 2, some tokens off by so much of it."""
+    made = np.tile(np.array([2.0, 1.0, -1.0]), (2, 4, 1))
+    for (request, token), by in off.items():
+        made[request, token, 1] += 2 * by
+    return made
+
+
+def compare(off: dict[tuple[int, int], float], dtype: str, moved: float = 0.0, same: bool = True) -> Checked:
+    every = {(request, token): moved for request in range(2) for token in range(4)}
+    return checked(logits(off), logits({}), np.array(same), dtype, lambda: logits(every))
+
+
+def told(check: Checked, dtype: str) -> str:
+    return str(verdict({"check": check.document(), "request": {"dtype": dtype}}))
+
+
+def test_in_float32_every_token_keeps_the_bound_and_the_text_is_the_same() -> None:
+    right = compare({(1, 2): 5e-5}, "float32")
+    assert right.passes and right.error == pytest.approx(5e-5)
+    assert told(right, "float32") == (
+        "one device: the same text, logits 5.0e-05 of the largest off, within the bound of 1e-04"
+    )
+    wrong = compare({(1, 2): 2e-4}, "float32")
+    assert not wrong.passes and "check failed, one device: " in told(wrong, "float32")
+    assert "beyond the bound of 1e-04" in told(wrong, "float32")
+    assert not compare({}, "float32", same=False).passes
+
+
+def test_in_bfloat16_half_of_the_tokens_of_every_request_keep_it() -> None:
+    some = compare({(0, 1): 0.3, (0, 3): 0.2, (1, 0): 0.4}, "bfloat16", same=False)
+    assert some.passes and (some.typical, some.beyond, some.tokens) == (0.0, 3, 8)
+    assert told(some, "bfloat16").endswith("within the bound of 5e-02; 3 of 8 tokens up to 4.0e-01")
+    most = compare({(1, token): 0.3 for token in range(3)}, "bfloat16", moved=0.01)
+    assert not most.passes and most.typical == pytest.approx(0.3) and most.bound == 5e-2
+    assert told(most, "bfloat16").startswith("check failed, one device: the same text, logits of half of each request")
+
+
+def test_where_a_rounding_moves_one_device_as_far_it_is_the_bound_unless_nothing_can_be_told() -> None:
+    off = {(request, token): 0.2 for request in range(2) for token in range(4)}
+    assert compare(off, "bfloat16", moved=0.25).passes
+    assert "to which a rounding of the weights moves one device" in told(compare(off, "bfloat16", 0.25), "bfloat16")
+    assert not compare(off, "bfloat16", moved=0.15).passes
+    assert not compare({at: 0.9 for at in off}, "bfloat16", moved=1.0).passes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_layout_that_gives_no_numbers_fails_its_check(dtype: str) -> None:
+    """One is enough. It says so in the document, which can hold none, and in the sheet."""
+    found = compare({(0, 2): float("nan")}, dtype)
+    assert not found.passes and found.document()["error"] is None
+    assert told(found, dtype) == "check failed, one device: the same text, logits not finite"

@@ -266,25 +266,52 @@ def test_steps_are_timed_at_full_tables(monkeypatch: pytest.MonkeyPatch) -> None
     """Every row of the pool is read: where all reads fell on one row, a cache would serve them. Tokens differ, too."""
     session = session_of("llama", Layout(), 2)
     seen: list[Any] = []
-    step = Program.step
+    through = Program.through
 
-    def watched(program: Program, held: Any, caches: Any, given: Any, phase: Any) -> Any:
-        seen.append(given)
-        return step(program, held, caches, given, phase)
+    def watched(program: Program, held: Any, caches: Any, placed: Any, entering: Any, phase: Any) -> Any:
+        seen.append((placed, entering))
+        return through(program, held, caches, placed, entering, phase)
 
-    monkeypatch.setattr(Program, "step", watched)
-    assert len(session.timed(3, 2)) == 2
-    assert len(set(seen[0].batch.slots.reshape(-1).tolist())) == 2 * 48
-    assert seen[0].batch.lengths.tolist() == [45, 45]
-    assert len(set(seen[0].tokens.tolist())) > 1
-    assert (seen[0].pending.tolist(), seen[0].begins.tolist()) == ([3, 3], [False, False])
+    monkeypatch.setattr(Program, "through", watched)
+    found = session.timed(3)
+    assert len(seen) == 2 + max(3, found.steps) + 3 * 4 * found.steps
+    assert 0 < found.least <= found.flight <= found.most and found.host <= found.synced
+    (given,), entering = seen[0]
+    assert len(set(given.batch.slots.reshape(-1).tolist())) == 2 * 48
+    assert given.batch.lengths.tolist() == [45, 45]
+    assert len(set(entering.tolist())) > 1
+    assert (given.pending.tolist(), given.begins.tolist()) == ([3, 3], [False, False])
     assert session.pools[0].idle_lines == 2
     with pytest.raises(SessionError, match="width = 49"):
-        session.timed(49, 1)
+        session.timed(49)
     session.admit()
     with pytest.raises(PoolError, match="release a request first"):
-        session.timed(1, 1)
+        session.step_full(1)
     assert session.pools[0].idle_lines == 1
+
+
+def test_steps_in_flight_wait_for_the_last_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What enters the first stage is the same, made of what the step before has said."""
+    session = session_of("llama", parse("pp=2", 2, golden("llama")[0]), 2)
+    entered, said = [], []
+    through = Program.through
+
+    def watched(program: Program, held: Any, caches: Any, placed: Any, entering: Any, phase: Any) -> Any:
+        output, caches = through(program, held, caches, placed, entering, phase)
+        entered.append(entering)
+        said.append(output.tokens)
+        return output, caches
+
+    behind: list[Any] = []
+    kept = Program.behind
+    monkeypatch.setattr(Program, "through", watched)
+    monkeypatch.setattr(Program, "behind", lambda program, *given: behind.append(given) or kept(program, *given))
+    session.timed(3)
+    assert len({tuple(tokens.tolist()) for tokens in entered}) == 1
+    assert len(behind) == len(said) and all(
+        given[1].tokens is tokens for given, tokens in zip(behind, said, strict=True)
+    )
+    assert entered[1] is not entered[0]
 
 
 def test_no_step_verifies_more_than_a_ring_holds() -> None:
@@ -298,7 +325,7 @@ def test_no_step_verifies_more_than_a_ring_holds() -> None:
         session.verify({request: [1, 2, 3]})
     assert session.length(request) == 0
     with pytest.raises(SessionError, match="width = 3"):
-        session.timed(3, 1)
+        session.timed(3)
     session.release(request)
     assert generate(session, prompts("kimi_linear", 1), TOKENS, 2).tokens == plain("kimi_linear", 1)
 
