@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +14,8 @@ from explorer.service.engine import Engine, engine_for
 from explorer.service.pools import Priced, Refused, priced, question
 from explorer.service.queue import Clients, Latency, decode_step, full_chunk, latency, prefill_step
 from explorer.service.steps import Steps
-from hw.compat import in_x64
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
+from hw.programs import kept
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Served:
 
 
 # Compiled once an engine's policy and mode: all runs share the shapes of their steps.
-_latency = eqx.filter_jit(latency)
+_latency = kept(COMPILE_TO_RUN_ONCE)(latency)
 
 
 def served(run: Run) -> Served:

@@ -24,6 +24,7 @@ from explorer.traces.export import predicted_document, predicted_trace
 from explorer.traces.reading import read_trace
 from hw.compat import x64
 from hw.machine import Machine
+from tests.helpers import compiled
 
 DP, FEW = "attn_dp=16,ep=16", "attn_dp=2,ep=16"
 NOISES, DRAWS = 8, 64  # of 64 draws a share of 0.8 is known to 0.05
@@ -33,6 +34,7 @@ OTHERS = (
     *(("attn_tp=16,ep=1", 4096, 8), ("attn_dp=8,ep=16", 30000, 512)),
 )
 Run = tuple[str, int, int]
+_adjusted = compiled(adjusted)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def recorded(run: Run, machine: Machine, tables: Tables) -> TracedStep:
 
 def moved(machine: Machine, logs: np.ndarray) -> Machine:
     with x64():
-        numbers = eqx.filter_jit(adjusted)(machine.anonymous(), jnp.asarray(logs))
+        numbers = _adjusted(machine.anonymous(), jnp.asarray(logs))
     return replace(numbers, name=machine.name, sources=machine.sources)
 
 
@@ -70,7 +72,7 @@ def test_a_step_is_seen_as_it_is_predicted(tables: Tables) -> None:
     assert seen.names[-2:] == ("step: communication kernels", "step: anything runs")
     assert sum(name.endswith("main stream, a layer") for name in seen.names) == len(seen.names) - 2 >= 3
     with x64():
-        np.testing.assert_allclose(eqx.filter_jit(seen.predict)(machine, jnp.ones(())), seen.seconds, rtol=2e-4)
+        np.testing.assert_allclose(compiled(seen.predict)(machine, jnp.ones(())), seen.seconds, rtol=2e-4)
 
 
 def test_gathers_of_weights_are_seen_apart(tables: Tables) -> None:
@@ -79,7 +81,7 @@ def test_gathers_of_weights_are_seen_apart(tables: Tables) -> None:
     gathers = {name: t for name, t in zip(seen.names, seen.seconds, strict=True) if "gathers" in name}
     assert list(gathers) == ["MLA + MoE: gathers, a layer"]
     with x64():
-        predicted = eqx.filter_jit(seen.predict)(request.machine, jnp.ones(()))
+        predicted = compiled(seen.predict)(request.machine, jnp.ones(()))
     np.testing.assert_allclose(predicted, seen.seconds, rtol=2e-4)
     widths = np.full(len(FACTORS), 0.1)
     fit = solve(request.machine, [eqx.tree_at(lambda s: s.seconds, seen, seen.seconds * 1.1)], widths)
@@ -107,7 +109,7 @@ def others(tables: Tables) -> list[LoweredStep]:
     return [lowered(request, request.layout(text), tables) for request, text in requests]
 
 
-@eqx.filter_jit
+@compiled
 def seconds_of(step: LoweredStep, machine: Machine) -> jax.Array:
     return step.schedule(machine).step
 
@@ -130,7 +132,7 @@ def drawn(draw: int) -> np.ndarray:
     return np.array([np.random.default_rng([name, draw]).normal() for name in names])
 
 
-@eqx.filter_jit
+@compiled
 def _seen(run: TracedStep, machine: Machine) -> jax.Array:
     return run.predict(machine, jnp.ones(()))
 

@@ -1,6 +1,5 @@
 """What streams take from each other, against a walk through each position in time."""
 
-import equinox as eqx
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from hypothesis import given
 
 from explorer.contention import Contended, Order, contended, windows
 from hw.compat import x64
+from tests.helpers import compiled
 
 # two blocks: kernel, exchange, kernel; and a kernel with an exchange behind it
 ORDER = Order(
@@ -24,7 +24,7 @@ SECONDS = st.integers(0, 16).map(lambda n: n / 8)
 GATHER = st.none() | SECONDS
 
 
-_contended = eqx.filter_jit(contended)
+_contended = compiled(contended)
 
 
 def run(seconds: list[float], gather: list[float | None]) -> Contended:

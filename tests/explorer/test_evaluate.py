@@ -16,6 +16,7 @@ from layouts.cut import cut_of
 from layouts.layout import Layout
 from layouts.traits import traits_of
 from tests.explorer.settings import ARTICLE, QWEN, V3, Setting, setting
+from tests.helpers import compiled
 from tests.spaces import model_of
 
 MODELS = (ARTICLE, V3, QWEN)
@@ -43,7 +44,7 @@ def test_a_batch_is_its_layouts_one_by_one() -> None:
     asked = setting(QWEN)
     layouts = asked.layouts(3)
     batch = asked.price(layouts)
-    one = eqx.filter_jit(lambda cut, case: evaluate(Exact(), asked.tables, cut, case))
+    one = compiled(lambda cut, case: evaluate(Exact(), asked.tables, cut, case))
     for i, layout in enumerate(layouts):
         with x64():
             alone = one(cut_of(layout), asked.case)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import equinox as eqx
 import hypothesis.strategies as st
 import jax.numpy as jnp
 import pytest
@@ -13,6 +12,7 @@ from explorer.contention import Contended
 from explorer.schedule import schedule
 from hw.arithmetic import Arithmetic, Exact, Smooth
 from hw.compat import x64
+from tests.helpers import compiled
 
 SECONDS = st.integers(0, 8).map(lambda n: n / 8)  # eighths add without rounding, and ties are common
 MOST = 12
@@ -21,7 +21,7 @@ POSITIONS = st.lists(st.tuples(SECONDS, st.none() | SECONDS), min_size=1, max_si
 Position = tuple[float, float | None]
 
 
-@eqx.filter_jit
+@compiled
 def _schedule(ar: Arithmetic, main: Array, gather: Array, gathers: Array, host: Array):
     found = schedule(ar, Contended(main, gather, jnp.zeros(0)), gathers, host)
     return found.wait, found.gpu, found.step

@@ -1,6 +1,5 @@
 """Machines: figures of the datasheets, overrides, ranges, and where a number comes from."""
 
-import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hw.figures import Provenance, chip_names
 from hw.machine import COLLECTIVE_FIELDS, FAMILY_FIELDS, Machine, load_machine
 from hw.units import GIB
 from hw.work import CollectiveKind, Family, Rate
+from tests.helpers import compiled
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_missing_figure_is_named() -> None:
 def test_two_loads_of_a_chip_compile_once() -> None:
     traces = 0
 
-    @eqx.filter_jit
+    @compiled
     def total(machine: Machine) -> jax.Array:
         nonlocal traces
         traces += 1

@@ -18,6 +18,7 @@ from hw.time import (
     compute_seconds,
 )
 from hw.work import Collective, CollectiveKind, Family, Rate, Work
+from tests.helpers import compiled
 
 K = CollectiveKind
 smooth = in_x64(Smooth)
@@ -286,9 +287,9 @@ def test_thousands_of_layouts_at_once() -> None:
     with x64():
         payload = jnp.linspace(1e3, 1e9, 3000).reshape(1000, 3)
         size, stride = jnp.full((1000, 3), 16.0), jnp.ones((1000, 3))
-        batch = eqx.filter_jit(
-            jax.vmap(lambda p, n, s: collective_seconds(Exact(), B200, Collective.of(kinds, p, n, s)))
-        )(payload, size, stride)
+        batch = compiled(jax.vmap(lambda p, n, s: collective_seconds(Exact(), B200, Collective.of(kinds, p, n, s))))(
+            payload, size, stride
+        )
         assert batch.shape == (1000, 3)
         for row in (0, 999):
             for column, kind in enumerate(kinds):

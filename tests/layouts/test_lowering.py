@@ -5,7 +5,6 @@ import random
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-import equinox as eqx
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -18,15 +17,15 @@ from layouts.blocks import step_blocks
 from layouts.expression import ONE, ZERO, Expr, total
 from layouts.lowering import Lowered
 from layouts.models import Model
-from tests.helpers import PRESETS
+from tests.helpers import PRESETS, compiled
 from tests.layouts.oracle import Case, Number, values
 from tests.spaces import model_of, space
 
 COLUMNS = ("flops", "bytes", "share", "payload", "size", "stride")
 
-_evaluate = eqx.filter_jit(Lowered.evaluate)
-_whole = eqx.filter_jit(Lowered.whole)
-_bytes = eqx.filter_jit(Lowered.bytes)
+_evaluate = compiled(Lowered.evaluate)
+_whole = compiled(Lowered.whole)
+_bytes = compiled(Lowered.bytes)
 
 
 def as_floats(numbers: dict[str, Number]) -> dict[str, np.ndarray]:

@@ -4,7 +4,6 @@ import math
 import random
 from collections.abc import Mapping
 
-import equinox as eqx
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from layouts.quantities import Traits, quantities, query_tiles, split_kv
 from layouts.serving.graphs import graph_batch, graph_sizes
 from layouts.stages import heaviest_stages, layer_counts
 from layouts.traits import traits_of
+from tests.helpers import compiled
 from tests.layouts.oracle import Case, captured, values
 from tests.spaces import layouts, model_of
 
@@ -37,7 +37,7 @@ CASES = st.builds(
 )
 
 
-@eqx.filter_jit
+@compiled
 def _quantities(load: Load, cut: Cut, sms: ArrayLike, traits: Traits, kinds: tuple[int, ...], stages: np.ndarray):
     return {**quantities(Exact(), cut, load, traits, sms), **layer_counts(cut, kinds, stages)}
 

@@ -24,11 +24,12 @@ from explorer.service.queue import (
 )
 from explorer.service.steps import Steps
 from hw.compat import in_x64
+from tests.helpers import compiled
 from tests.service.samples import level_steps, plain_engine, token_steps
 from tests.service.simulation import Server, drawn, simulate
 
 STEP, PROMPT, ROUNDS = 0.01, 512, 10
-compiled = eqx.filter_jit(latency)
+_latency = compiled(latency)
 
 
 @in_x64
@@ -38,7 +39,7 @@ def predicted(engine: Engine, clients: Clients, decode: Steps, prefill: Steps, *
     arrays: dict[str, Any] = {
         name: None if value is None else jax.tree.map(np.float64, value) for name, value in stated.items()
     }
-    return jax.device_get(compiled(engine, clients, decode, prefill, **arrays))
+    return jax.device_get(_latency(engine, clients, decode, prefill, **arrays))
 
 
 def of(requests: float, output: float = 100.0, shortest: float = 1.0, **changes: Any) -> Clients:
@@ -156,7 +157,7 @@ def test_more_to_do_is_never_faster(load: tuple[Policy, int, float, int, float],
         assert tpot_ >= tpot * (1 - 1e-9)
 
 
-@eqx.filter_jit
+@compiled
 @eqx.filter_grad
 def slopes(parts: tuple[Engine, Steps, Steps], clients: Clients, workers: tuple[float, float] | None) -> jax.Array:
     found = latency(parts[0], clients, *parts[1:], 2.0, 1.0, workers)
