@@ -29,7 +29,7 @@ BF16 = Precision(dict.fromkeys(COMPONENTS, FORMATS["bf16"]) | {"state": FORMATS[
 @dataclass(frozen=True)
 class Case:
     """A decode step of one rank that has so many heads and experts of its own: `requests` of `context` tokens, of each
-    of which `verify` are verified, and `group` query heads for each KV head."""
+    of which `verify` are verified, and `group` query heads for each KV head, whose keys have `key` values."""
 
     requests: int
     context: int = 1
@@ -39,6 +39,7 @@ class Case:
     experts: int = 0
     topk: int = 0
     group: int = 1
+    key: int = 128
 
     @property
     def rows(self) -> int:
@@ -50,7 +51,7 @@ class Case:
 @in_x64
 def values_of(case: Case, multiprocessors: int, layout: Layout | None = None) -> Values:
     """Every quantity of the case, under a layout (none: one rank alone, all requests of the case its own)."""
-    traits = Traits(case.heads, case.kv_heads, case.experts, case.topk, 0, 0, 1, 0, case.group)
+    traits = Traits(case.heads, case.kv_heads, case.experts, case.topk, 0, 0, 1, 0, case.group, case.key)
     load = Load(
         float(case.context), float(case.requests), float(case.verify), graph_sizes=np.array([float(case.requests)])
     )

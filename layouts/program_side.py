@@ -20,11 +20,10 @@ from layouts.expression import ZERO
 from layouts.mla.shares import ROWS, shares_of
 from layouts.op import Op
 from layouts.paged.splits import MOST_SPLITS, START_TILES
+from layouts.paged.steps import steps_of
 from layouts.quantities import Traits
 
-# Attention over pairs: rows and tokens that a block takes at a time (a test holds them against the kernel's).
-_PAIRS_ROWS: Final = (16.0, 128.0)
-_PAIRS_TILE: Final = 128
+_BF16: Final = 2  # bytes of a value of the program's pool
 # The program's exchange in place of those that engines make with kernels of their own.
 AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
     CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
@@ -87,22 +86,25 @@ def _latents(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: 
 
 
 def _pairs(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike, room: ArrayLike) -> _Attention:
-    """Over pairs a block has the query rows of a KV head, a power of two, 128 at most, and every request is cut in as
-    many parts, by the tokens that tables have room for (`layouts.paged.tiling`)."""
+    """Over pairs a block has the query rows of a KV head, a power of two of those that there are steps for, and every
+    request is cut in as many parts, by the tokens that tables have room for (`layouts.paged.tiling`)."""
+    steps = steps_of(traits.key, 2 * traits.key, _BF16)
     tokens = ar.maximum(values["context"], room) / values["dcp"]
     rows = values["verify"] * float(traits.group) * values["kv_head_ranks"] * values["dcp"] / values["attn_tp"]
-    most = jnp.clip(2.0 ** ar.ceil(jnp.log2(rows)), *_PAIRS_ROWS)
+    most = jnp.clip(2.0 ** ar.ceil(jnp.log2(rows)), float(min(steps)), float(max(steps)))
+    taken = jnp.searchsorted(jnp.array([float(each) for each in steps]), most)
+    tile, at_once = (jnp.array([float(getattr(s, of)) for s in steps.values()])[taken] for of in ("tokens", "at_once"))
     held = traits.kv_heads / values["kv_head_ranks"]
     blocks = values["batch"] * held * ar.ceil(rows / most)
-    parts = _parts(ar, blocks, ar.ceil(tokens / _PAIRS_TILE), sms)
+    parts = _parts(ar, blocks, ar.ceil(tokens / tile), jnp.asarray(sms, dtype=float) * at_once)
     padding = ar.ceil(rows / most) * most / rows
     return _Attention(blocks * parts, padding, parts, jnp.where(parts > 1, 1.0, 0.0))
 
 
-def _parts(ar: Arithmetic, blocks: Scalar, tiles: Scalar, sms: ArrayLike) -> Scalar:
+def _parts(ar: Arithmetic, blocks: Scalar, tiles: Scalar, at_once: Scalar) -> Scalar:
     """Parts of a request's tokens: the fewest of those that end soonest, where so many blocks, each of which would pass
-    so many tiles, run one wave after the other (`layouts.paged.splits`)."""
+    so many tiles, run one wave of `at_once` after the other (`layouts.paged.splits`)."""
     counts = jnp.arange(1.0, MOST_SPLITS + 1.0)
-    waves = ar.ceil(blocks * counts / jnp.asarray(sms, dtype=float))
+    waves = ar.ceil(blocks * counts / at_once)
     ends = waves * (ar.ceil(tiles / counts) + START_TILES)
     return counts[jnp.argmin(jnp.where(counts <= ar.maximum(tiles, 1.0), ends, jnp.inf))]

@@ -20,7 +20,8 @@ _SPLIT_TOKENS = 256  # of 128 and 256 the one that fits the public tables better
 
 @dataclass(frozen=True)
 class Traits:
-    """The few numbers of a model on which quantities depend; 0 or 1 where the model lacks the mechanism."""
+    """The few numbers of a model on which quantities depend; 0 or 1 where the model lacks the mechanism. `group`: query
+    heads of a KV head, `key`: values of its keys."""
 
     heads: int
     kv_heads: int
@@ -31,6 +32,7 @@ class Traits:
     draft_rows: int
     draft_window: int
     group: int = 1
+    key: int = 1
 
 
 def quantities(ar: Arithmetic, cut: Cut, load: Load, traits: Traits, sms: ArrayLike) -> Values:

@@ -30,4 +30,5 @@ def traits_of(model: Model) -> Traits:
         draft_rows=draft.block if draft and window else 1,
         draft_window=max(drafted, default=0),
         group=max((a.heads // a.kv_heads for a in grouped), default=1),
+        key=max((a.head_dim for a in grouped), default=1),
     )

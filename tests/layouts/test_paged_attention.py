@@ -16,6 +16,8 @@ from layouts.paged.attend import attend_pages, attend_tiled
 from layouts.paged.block import Entry, Tiling, powers
 from layouts.paged.kernel import UnsupportedPoolError
 from layouts.paged.merge import merge_parts
+from layouts.paged.splits import split_count
+from layouts.paged.steps import steps_of
 from layouts.paged.tiling import tiling_of
 
 SCALE, RUNS = 0.3, 3
@@ -119,6 +121,27 @@ def test_no_block_has_more_than_the_shared_memory():
     assert tiling_of((16, 4, 16, 576), latents, Entry(576, 0, 512), 1 << 14, 132).tokens == 32
     four = jax.ShapeDtypeStruct((1 << 16, 4, 256), jnp.float32)
     assert tiling_of((16, 1, 64, 128), four, pair, 1 << 14, 132).tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "item", "at_once"),
+    [
+        (16, 128, 2, 1),  # 8 KiB of queries and 2 x 64 KiB of tokens, of 227
+        (64, 128, 2, 2),  # 32 KiB and 2 x 32
+        (16, 64, 2, 3),  # 4 KiB and 2 x 32
+        (16, 32, 1, 4),  # 2 KiB and 2 x 8: more than four would fit
+    ],
+)
+def test_a_multiprocessor_runs_as_many_blocks_as_its_shared_memory_holds(rows, width, item, at_once):
+    assert steps_of(width, 2 * width, item)[rows].at_once == at_once
+
+
+def test_requests_are_cut_for_all_blocks_that_run_at_once():
+    """16 x 8 blocks of 64 rows over 32 tiles, two on each of 132 multiprocessors: uncut 35 tiles in turn, in two pieces
+    one wave of 19; in a wave of 132 there would be room for one piece only."""
+    pool = jax.ShapeDtypeStruct((1 << 16, 8, 256), jnp.bfloat16)
+    assert tiling_of((16, 5, 64, 128), pool, Entry(128, 128, 128), 2048, 132).splits == 2
+    assert (split_count(128, 32, 132), split_count(128, 32, 264)) == (1, 2)
 
 
 @pytest.mark.parametrize(

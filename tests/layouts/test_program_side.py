@@ -1,9 +1,10 @@
 """A step as the program takes it: which ops it has, with which bytes and launches, by hand."""
 
 import dataclasses
-import math
+import itertools
 from fractions import Fraction
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -12,6 +13,7 @@ from hw.compat import in_x64
 from hw.machine import load_machine
 from hw.time import compute_seconds
 from hw.work import CollectiveKind, Family, Rate, Work
+from layouts import benching
 from layouts.blocks import step_blocks
 from layouts.expression import ONE, ZERO
 from layouts.layout import Layout
@@ -123,15 +125,20 @@ def test_quantities_of_a_rank_with_few_experts() -> None:
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "verify"), [(64, 4, 1), (32, 8, 5), (16, 1, 8), (8, 8, 1)])
-def test_blocks_of_attention_are_those_of_the_kernels(heads: int, kv_heads: int, verify: int) -> None:
-    """The cost side does not import kernels: rows and tiles are held against theirs here."""
-    from layouts import program_side
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(64, 4), (64, 8), (16, 1), (6, 2)])
+def test_blocks_of_attention_over_pairs_are_those_of_the_kernel(heads: int, kv_heads: int, width: int) -> None:
+    """The cost side does not import the kernel: rows, tiles and parts are held against its here."""
     from layouts.paged.block import Entry
     from layouts.paged.tiling import tiling_of
 
-    pool = jnp.zeros((1, kv_heads, 256), jnp.bfloat16)
-    tiling = tiling_of((16, verify, heads, 128), pool, Entry(128, 128, 128), 4096, 132)
-    least, most = program_side._PAIRS_ROWS
-    rows = verify * heads / kv_heads
-    assert tiling.rows == min(max(least, 2.0 ** math.ceil(math.log2(rows))), most)
+    pool = jax.ShapeDtypeStruct((1, kv_heads, 2 * width), jnp.bfloat16)
+    for requests, verify, tokens in itertools.product((1, 16), (1, 5, 8), (1024, 32768)):
+        tiling = tiling_of((requests, verify, heads, width), pool, Entry(width, width, width), tokens, 132)
+        case = benching.Case(requests, tokens, verify, kv_heads=kv_heads, group=heads // kv_heads, key=width)
+        found = benching.values_of(case, 132)
+        group = verify * heads // kv_heads
+        blocks = -(-group // tiling.rows)
+        assert found["attention_parts"] == tiling.splits
+        assert found["attention_blocks"] == requests * kv_heads * blocks * tiling.splits
+        assert found["attention_padding"] == pytest.approx(blocks * tiling.rows / group)
