@@ -15,6 +15,7 @@ from layouts.dense.activation import SwiGLU
 from layouts.kernels import INTERPRETED, PLAIN, first_form
 from layouts.moe.grouped import NOWHERE, TRIED, compile_form, grouped
 from layouts.moe.kernel import Ends, Factor, Operand, Order, Tile, factor_of, order_by_expert, product, tile_of
+from layouts.moe.kernel.product import taken
 from layouts.moe.reference import Experts
 from layouts.shapes import ShapeError
 from layouts.stored import quantise
@@ -98,6 +99,30 @@ def test_products_are_those_of_a_loop(back, choices):
         gate, up = WEIGHTS[local[choice]] @ X[choice // TOPK] + bias[local[choice]]
         place = choice if back else row
         np.testing.assert_allclose(found[place], gate / (1 + np.exp(-gate)) * up, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("programs", [1, 2, 7])
+def test_every_tile_is_taken_once_and_none_that_is_not(programs):
+    """The interpreter drops what is written beyond an array, and a GPU writes it."""
+    for tiles in (0, 1, 2, 6, 7, 8, 50):
+        counts = [int(taken(jnp.int32(tiles), jnp.int32(first), programs)) for first in range(programs)]
+        passed = [first + i * programs for first, count in enumerate(counts) for i in range(count)]
+        assert sorted(passed) == list(range(tiles))
+
+
+def test_rows_beside_fp8_keep_their_bits_in_float16():
+    """Every bfloat16 from 2^-10 to 2^20, of eight bits; what is smaller moves by at most 2^-21."""
+    stored = quantise(jnp.ones((1, 128, 128), jnp.float32), FORMATS["fp8"])
+    operand = factor_of(stored, None, jnp.bfloat16).operand(jnp.bfloat16)
+    assert operand.dtype == jnp.float16
+
+    def moved(exponents: range) -> np.ndarray:
+        x = (np.arange(128, 256)[:, None] * 2.0 ** (np.array(exponents) - 7)).astype(np.float32)
+        kept = np.asarray(operand.of(jnp.asarray(x, jnp.bfloat16)), np.float32) * operand.smaller
+        return np.abs(kept - x).max()
+
+    assert moved(range(-10, 20)) == 0
+    assert 0 < moved(range(-30, -10)) <= 2.0**-21
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(jnp.float32, 1e-5), (jnp.bfloat16, 1e-2)])

@@ -144,6 +144,12 @@ def test_requests_are_cut_for_all_blocks_that_run_at_once():
     assert (split_count(128, 32, 132), split_count(128, 32, 264)) == (1, 2)
 
 
+def test_a_piece_costs_three_tiles_besides_its_own():
+    """100 blocks of 32 tiles on 132: uncut 35 in turn, in five pieces four waves of 7 + 3."""
+    assert split_count(100, 32, 132) == 1
+    assert split_count(100, 64, 132) == 5  # four waves of 13 + 3 against 67
+
+
 @pytest.mark.parametrize(
     ("lse", "weights"),
     [((0.0, 0.0, -np.inf), (0.5, 0.5, 0.0)), ((-np.inf, 2.0, -np.inf), (0.0, 1.0, 0.0)), ((-np.inf,) * 3, (0.0,) * 3)],

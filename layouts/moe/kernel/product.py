@@ -123,8 +123,13 @@ def _all_tiles(problem: _Problem, ends: Ends, finish: Callable[..., Array], tile
         sums = _sums(problem, rows, column, tile)
         _leave(problem, rows, column, finish, sums, tile)
 
-    here = lax.div(total * (columns // tile.columns) - first + programs - 1, jnp.int32(programs))
-    lax.fori_loop(0, here, one, None)
+    lax.fori_loop(0, taken(total * (columns // tile.columns), first, programs), one, None)
+
+
+def taken(tiles: jax.Array, first: jax.Array, programs: int) -> jax.Array:
+    """How many of so many tiles a program takes that takes each `programs`-th from `first` on; one more would lie
+    beyond the arrays."""
+    return lax.div(tiles - first + programs - 1, jnp.int32(programs))
 
 
 def _sums(problem: _Problem, rows: _Rows, column: jax.Array, tile: Tile) -> tuple[jax.Array, ...]:
