@@ -1,14 +1,22 @@
 """Whole decoders whose attention is the paged kernel, in interpret mode, against the models of others; and the choice
 of forms."""
 
+import dataclasses
+import functools
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+from layouts.audit.traced import step_shapes
+from layouts.decoder.cache import Room
 from layouts.decoder.choices import attention_form, experts_form, gather_form, kernels_of
+from layouts.decoder.program import Program
 from layouts.generation.checks import SessionError
 from layouts.kernels import ALL_PLAIN, INTERPRETED, PLAIN, Choice, Kernels
 from layouts.layout import Layout
+from layouts.moe import grouped
 from layouts.text import parse
 from layouts.weight_gather.sharded import COPIES
 from tests.layouts.decoding import SCORED, error, golden, session_of, teacher_forced
@@ -73,6 +81,31 @@ def test_only_weights_kept_by_rows_are_gathered_by_copies():
         kernels = ALL_PLAIN._replace(weight_gather=gather_form(layout, jax.devices()))
         (stage,) = session_of("llama", layout, kernels=kernels).program.stages
         assert stage.typed == (layout == whole) and bool(kernels.notes()) == (layout == kept)
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("gpt_oss", "attn_tp=2,ep=2"), ("deepseek_v3", "attn_dp=2,ep=2"), ("kimi_linear", "attn_dp=2,ep=2")],
+)
+def test_jax_follows_what_ranks_share_through_our_kernels(family, text, monkeypatch):
+    """A GPU's program is traced whole: a kernel that did not say on which ranks its results differ would be an error.
+    The experts' asks for a GPU that is there; what it runs is the same."""
+    monkeypatch.setitem(grouped.FORMS, "triton", functools.partial(grouped._with_kernel, False))
+    model, forms, *_ = golden(family)
+    kernels = Kernels(*(Choice("triton") for _ in range(3)))
+    (stage,) = Program.of(model, forms, parse(text, 2, model), Room(64 * 8, 3, 2), None, kernels=kernels).stages
+    mesh = cast(jax.sharding.AbstractMesh, stage.mesh)
+    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+    mesh = jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types, abstract_device=device)
+    stage = dataclasses.replace(stage, mesh=mesh)
+    held = stage.module(stage.stored_shapes(jnp.bfloat16))[1]
+    caches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stage.described_caches(jnp.bfloat16))
+    step = step_shapes(stage.part.layout, 2, 2, 128)
+    assert stage.typed
+    with jax.sharding.use_abstract_mesh(mesh):
+        trace = jax.jit(stage.body("verify")).trace(held, step.tokens, caches, step)
+    assert str(trace.jaxpr).count("pallas_call") >= len(model.layers)
 
 
 def test_pages_that_the_kernel_cannot_read_are_an_error():
