@@ -7,7 +7,6 @@ import gc
 import os
 import pathlib
 
-gc.set_threshold(10_000)  # tracing makes many objects that live: looking through them every 700 takes 7 % of the time
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=16".strip()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).resolve().parents[1] / ".jax_cache"))
@@ -15,6 +14,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 import hypothesis
 import jax
+
+# Tracing makes many objects that live; to look through them at every 700 takes 7 % of the time.
+gc.set_threshold(10_000)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
