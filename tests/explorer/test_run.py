@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from explorer.cli import main
-from explorer.report.run import verdict
+from explorer.report.run import lines, prediction, verdict
 from explorer.run_check import Checked, Logits, checked
+from hw.measuring.flight import Times
+from layouts.generation import Session
 from tests.layouts.decoding import DECODERS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -65,13 +67,21 @@ def test_weights_come_from_a_folder_that_has_them(capsys: pytest.CaptureFixture[
 BFLOAT16 = ["--model", "qwen3-235b-a22b", "--layout", "attn_dp=2", "--gpus", "2", "--dtype", "bfloat16"]
 
 
-def test_a_prediction_stands_beside_the_step_for_a_known_chip(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prediction_stands_beside_the_step_in_flight_for_a_known_chip(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In bfloat16; some tokens of this text are beyond the bound, whose experts were chosen by a rounding."""
+    times = Times(flight=2e-3, least=1.5e-3, most=3e-3, synced=4e-3, host=5e-4, steps=1)
+    monkeypatch.setattr(Session, "timed", lambda session, width: times)
     found = document(capsys, *BFLOAT16, "--tokens", "16", "--prompt-tokens", "16", "--hardware", "h200", "--check")
-    predicted, step = found["predicted_ms"], found["step_ms"]
+    predicted = found["predicted_ms"]
     assert 0 < predicted["low"] <= predicted["likely"] <= predicted["high"]
-    assert predicted["on_host"]  # kernels of a tiny model take less than it takes to start them
-    assert 0 < step["call"] <= step["waited"]
+    assert found["step_ms"] == pytest.approx({"median": 2.0, "low": 1.5, "high": 3.0, "waited": 4.0, "call": 0.5})
+    said = dict(lines(found))
+    assert said["step"] == "2.000 ms in flight (1.500 to 3.000 ms)"
+    assert said["waited"] == "4.000 ms with a wait behind every step; a call takes the CPU 0.500 ms"
+    assert said["predicted"].endswith(" ms): bound by its launch on the CPU")  # a tiny model's kernels take less
+    assert prediction({**predicted, "on_host": False}).endswith(" ms)")
     (note,) = found["notes"]
     curves = "the curves of h200@program; `meshwright measure` makes its own"
     assert note == f"the prediction is for this program, by {curves}"
