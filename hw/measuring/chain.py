@@ -6,6 +6,7 @@ memory whose own time is taken off again.
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from hw.errors import MeshwrightError
 from hw.measuring.bench import Bench, Turn, normal, size_of
 from hw.measuring.clock import median_difference
 
@@ -25,7 +27,9 @@ _ROOM: Final = 8 << 30  # bytes of arguments, and of results, that a chain may h
 _ROW: Final = 1024
 _KEY: Final = "rbg"  # the generator that compiles fastest
 
-Body = Callable[[Any, Any], Any]
+
+class TooShortError(MeshwrightError):
+    """What was timed cannot be told from how unsteady the clock is."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Chain:
-    """Compiled programs: one draws arguments, one runs a pause and `turns` turns, one a pause alone. `form`: which of
-    the bench's it is, if there are several, and `errors` why those before it do not run here, a line each."""
+    """Compiled programs: one draws arguments, one runs a pause and `turns` turns, one a pause alone.
+
+    `pauses`: whether there is a pause to speak of. `form`: which of the bench's it is, if there are several, and
+    `errors` why those before it do not run here, a line each.
+    """
 
     turns: int
+    pauses: bool
     form: str | None
     errors: tuple[str, ...]
     draw: Callable[[jax.Array], Any]
@@ -77,10 +85,18 @@ class Chain:
     rest: Callable[..., Any]
 
     def seconds(self) -> float:
-        """Median seconds of a turn; with a part of the pause, where the turns cannot be told from that."""
+        """Median seconds of a turn. TooShortError where the turns cannot be told from what the pause varies by; where
+        there is no pause, they are then counted with what a launch takes."""
         paused, held, owns = self.draw(jax.random.key(0, impl=_KEY))
-        longer, whole = median_difference(lambda: self.run(paused, held, owns), lambda: self.rest(paused, held))
-        return (longer if longer > 0 else whole) / self.turns
+        found = median_difference(lambda: self.run(paused, held, owns), lambda: self.rest(paused, held))
+        if found.longer > found.noise:
+            return found.longer / self.turns
+        if not self.pauses:
+            return found.whole / self.turns
+        raise TooShortError(
+            f"{self.turns} turns take {found.longer:.1e} s, and the pause before them is as steady as {found.noise:.1e}"
+            " s: see that nothing else runs on the devices"
+        )
 
 
 def turns_of(expected: float, result_bytes: int) -> int:
@@ -143,15 +159,18 @@ def _chain(
         program.lower(*given).compile(compiler_options=dict(options))
         for program, given in ((run, arguments), (rest, arguments[:2]))
     ]
-    return Chain(turns, form, tuple(errors), drawing, *compiled)
+    return Chain(turns, place.pause_bytes > 0, form, tuple(errors), drawing, *compiled)
 
 
 def _drawn(bench: Bench, place: Place, sets: int) -> Any:
     """What a pause reads, held, and own of each set."""
 
     def draw(key: jax.Array) -> Any:
-        first, second, *others = jax.random.split(key, 2 + sets)
-        return place.pause(first), bench.held(second), tuple(bench.own(other) for other in others)
+        first, second, third = jax.random.split(key, 3)
+        # one by one, in a loop: many draws side by side take a compiler longer than all that is timed
+        owns = lax.map(bench.own, jax.random.split(third, sets))
+        each = tuple(jax.tree.map(operator.itemgetter(i), owns) for i in range(sets))
+        return place.pause(first), bench.held(second), each
 
     return place.drawn(draw)
 

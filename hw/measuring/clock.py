@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import numpy as np
@@ -24,12 +24,22 @@ def median_seconds(run: Callable[[], Any], in_flight: int = 4) -> float:
     return float(np.median([_group(run, queued) for _ in range(_GROUPS)]))
 
 
-def median_difference(run: Callable[[], Any], rest: Callable[[], Any], in_flight: int = 4) -> tuple[float, float]:
-    """Median seconds by which a call of `run` is longer than one of `rest`, and of `run` itself; taken in turns, so
-    that what slows the device for a while slows both."""
+class Difference(NamedTuple):
+    """Median seconds by which a call of one thing is `longer` than one of another, by how much half of these lie off
+    that median, and median seconds of the `whole` call."""
+
+    longer: float
+    noise: float
+    whole: float
+
+
+def median_difference(run: Callable[[], Any], rest: Callable[[], Any], in_flight: int = 4) -> Difference:
+    """A call of `run` against one of `rest`, taken in turns, so that what slows the device for a while slows both."""
     jax.block_until_ready((run(), rest()))
-    pairs = [(_group(run, in_flight), _group(rest, in_flight)) for _ in range(_GROUPS)]
-    return float(np.median([a - b for a, b in pairs])), float(np.median([a for a, _ in pairs]))
+    pairs = np.array([(_group(run, in_flight), _group(rest, in_flight)) for _ in range(_GROUPS)])
+    more = pairs[:, 0] - pairs[:, 1]
+    longer = np.median(more)
+    return Difference(float(longer), float(np.median(np.abs(more - longer))), float(np.median(pairs[:, 0])))
 
 
 def _group(run: Callable[[], Any], calls: int) -> float:
