@@ -28,7 +28,7 @@ Key = tuple[str, tuple[Op, ...]]
 SCHEMA: Final = "measure/1"
 # Two timings of one kernel lie a few per cent apart, and a curve misses a single shape by about as much.
 ROW_WIDTH: Final = 0.05
-_LABELS: Final = ("name", "seconds", "form")
+_LABELS: Final = ("name", "seconds", "form", "date")
 _TOGETHER: Final = "ops"  # of a row of several kernels
 _KERNEL: Final = ("flops", "bytes", *SHAPES)
 _EXCHANGE: Final = ("payload", "size", "stride", *EXCHANGE_SHAPES)

@@ -1,26 +1,26 @@
 """What `meshwright measure` found: rows, the curves that they tell, and the curve file that carries these."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-import jax.numpy as jnp
 import numpy as np
 
 from explorer.calibration.measured import SCHEMA, Rows, rows_of
 from explorer.documents import Document, plain
 from explorer.measuring.errors import MeasuringError
-from explorer.measuring.fits import LEAST_ROWS, Curve, curves_of
-from explorer.measuring.journal import BANDWIDTH, FAILED, TRIED
-from explorer.measuring.machine import Here
+from explorer.measuring.fits import Curve, Kept, curves_of, predicted
+from explorer.measuring.journal import FAILED, TRIED
 from explorer.measuring.rows import owners_of
 from hw.compat import in_x64, on_host
 from hw.curve_files import curve_file_text
 from hw.figures import Figure, Provenance, unit_of
+from hw.machine import Machine
 from hw.work import sent_bytes
 
 Row = Mapping[str, Any]
+DATE: Final = "date"  # of a row: when it was timed, where that is not when its document was written
 
 
 @dataclass(frozen=True)
@@ -40,79 +40,94 @@ class CurveEntry:
 
 @dataclass(frozen=True)
 class Measured:
-    """A machine measured. `left`: benches that the budget had no time for."""
+    """A machine measured. `about`: chip, machine, devices and versions, as in the document; `left`: benches that the
+    budget had no time for; `dates`: of each curve's rows."""
 
-    here: Here
+    about: Mapping[str, Any]
     rows: tuple[Row, ...]
     left: tuple[str, ...]
     date: str
     curves: tuple[Curve, ...]
+    kept: tuple[Kept, ...]
     entries: tuple[CurveEntry, ...]
+    dates: tuple[str, ...]
 
     @property
     def copies(self) -> Mapping[str, float]:
         """Bytes read plus written a second of large copies, by form; none where they were not timed."""
-        return next((row["bytes_per_s"] for row in self.rows if row["name"] == BANDWIDTH), {})
+        return next((row["bytes_per_s"] for row in self.rows if "bytes_per_s" in row), {})
 
-    @property
-    def curve_file(self) -> str:
-        """What `--hardware FILE.toml` reads: the chip's curves, with those that were fitted here in their place."""
+    def curve_file(self, made: str) -> str:
+        """What `--hardware FILE.toml` reads: the chip's curves, with those that were fitted in their place. `made`: how
+        it came about, its first line."""
         figures: dict[str, Figure] = {}
-        for curve in self.curves:
-            values = {**curve.values, "spread": curve.quality.held_out_p80}
-            for what, value in values.items():
+        for curve, dates in zip(self.curves, self.dates, strict=True):
+            source = self._source(curve, dates)
+            for what, value in {**curve.values, "spread": curve.quality.held_out_p80}.items():
                 path = ".".join(filter(None, (curve.owner, what, curve.rate)))
-                figures[path] = Figure(value, unit_of(what), self._source(curve), Provenance.FITTED)
-        comment = "Curves of one machine, written by `meshwright measure`: all else is as the curves it inherits."
-        return curve_file_text(self.here.machine.sources.chip, figures, "\n".join([comment, *self._caveats()]))
+                figures[path] = Figure(value, unit_of(what), source, Provenance.FITTED)
+        inherited = "All else is as the curves that it inherits."
+        return curve_file_text(self.about["chip"], figures, "\n".join([made, inherited, *self._caveats()]))
 
     def document(self) -> Document:
         """The `measure/1` document, which `meshwright calibrate --from` reads, too."""
-        device = self.here.devices[0]
         return {
             "schema": SCHEMA,
-            "chip": self.here.machine.sources.chip,
+            "chip": self.about["chip"],
             "date": self.date,
-            "machine": self.here.name,
-            "devices": {"kind": device.device_kind, "platform": device.platform, "count": len(self.here.devices)},
-            "versions": self.here.versions,
+            "machine": self.about["machine"],
+            "devices": self.about["devices"],
+            "versions": self.about["versions"],
             "notes": self._notes(),
             "copy_bytes_per_s": dict(self.copies),
             "curves": plain(self.entries),
             "rows": _timed(self.rows),
         }
 
-    def _source(self, curve: Curve) -> str:
-        here, held_out = self.here, 100 * curve.quality.held_out
-        machine = f"{here.name}, {len(here.devices)} x {here.devices[0].device_kind}, jax {here.versions['jax']}"
-        return f"measured on {self.date} on {machine}: {len(curve.rows)} rows, held out {held_out:.1f} %"
+    def _source(self, curve: Curve, dates: str) -> str:
+        devices, held_out = self.about["devices"], 100 * curve.quality.held_out
+        where = f"{self.about['machine']}, {devices['count']} x {devices['kind']}, jax {self.about['versions']['jax']}"
+        return f"measured on {dates} on {where}: {len(curve.rows)} rows, held out {held_out:.1f} %"
 
     def _notes(self) -> list[str]:
         failed = [f"{row['name']} does not run here: {row[FAILED]}" for row in self.rows if FAILED in row]
-        counts: dict[str, int] = {}
-        for row in _timed(self.rows):
-            for owner in owners_of(row):
-                counts[owner] = counts.get(owner, 0) + 1
-        few = [f"{owner}: {n} rows are too few for a curve" for owner, n in counts.items() if n < LEAST_ROWS]
+        kept = [f"{name} stays as {self.about['chip']} has it: {why}" for name, why in self.kept]
         left = f"no time for {len(self.left)} rows, {self.left[0]} among them: run again to go on" if self.left else ""
-        return [*self._caveats(), *failed, *_not_first(self.rows), *few, *filter(None, [left])]
+        return [*self._caveats(), *failed, *_not_first(self.rows), *kept, *filter(None, [left])]
 
     def _caveats(self) -> list[str]:
-        return [] if self.here.real else ["devices of the CPU: that all runs is all that these times say of a GPU"]
+        if self.about["devices"]["platform"] != "cpu":
+            return []
+        return ["devices of the CPU: that all runs is all that these times say of a GPU"]
 
 
 @in_x64
 @on_host()
-def answer(here: Here, rows: Sequence[Row], left: Sequence[str] = ()) -> Measured:
-    """Curves fitted to the rows of a journal. MeasuringError where no row was timed."""
-    date = datetime.date.today().isoformat()
+def answer(
+    machine: Machine,
+    about: Mapping[str, Any],
+    rows: Sequence[Row],
+    left: Sequence[str] = (),
+    asked: Collection[str] = (),
+    date: str | None = None,
+) -> Measured:
+    """Curves fitted to rows, which were timed on `date` (None: today) unless they say otherwise. `asked`: families that
+    a curve is wanted of. MeasuringError where no row was timed."""
+    date = date or datetime.date.today().isoformat()
     timed = _timed(rows)
     if not timed:
         reason = next((f": {row[FAILED]}" for row in rows if FAILED in row), "")
         raise MeasuringError(f"nothing could be timed{reason}: give more --seconds, or see that the devices are free")
-    _, observed = rows_of({"schema": SCHEMA, "chip": here.machine.sources.chip, "date": date, "rows": timed}, "rows")
-    curves = curves_of(here.machine, observed)
-    before = np.asarray(observed.predict(here.machine, jnp.ones(())))
+    _, observed = rows_of({"schema": SCHEMA, "chip": about["chip"], "date": date, "rows": timed}, "rows")
+    found = curves_of(machine, observed, asked)
+    dates = {str(row.get("name")): str(row.get(DATE, date)) for row in timed}
+    of_curves = [" and ".join(sorted({dates.get(observed.names[i], date) for i in c.rows})) for c in found.curves]
+    entries = _entries(machine, observed, found.curves)
+    return Measured(about, tuple(rows), tuple(left), date, *found, entries, tuple(of_curves))
+
+
+def _entries(machine: Machine, observed: Rows, curves: Sequence[Curve]) -> tuple[CurveEntry, ...]:
+    before = predicted(machine, observed)
     moved, computed = _amounts(observed)
     entries = []
     for curve in curves:
@@ -129,17 +144,17 @@ def answer(here: Here, rows: Sequence[Row], left: Sequence[str] = ()) -> Measure
                 flops_per_s=float((computed[curve.rows] / seconds).max()),
             )
         )
-    return Measured(here, tuple(rows), tuple(left), date, curves, tuple(entries))
+    return tuple(entries)
 
 
 def _not_first(rows: Sequence[Row]) -> list[str]:
-    """Which form of an op was timed where it is not the first, and why: a line for all rows of an op (the first word of
-    their names) that say the same."""
-    said: dict[str, str] = {}
+    """Which form of an op was timed where it is not the first, and why: a line for all rows of one family that say the
+    same."""
+    said: dict[tuple[str, ...], str] = {}
     for row in rows:
         for why in row.get(TRIED, ()):
-            op = row["name"].split()[0]
-            said.setdefault(f"{op}|{row['form']}|{why}", f"{row['name']}: {row['form']} was timed, as {why}")
+            line = f"{row['name']}: {row['form']} was timed, as {why}"
+            said.setdefault((*owners_of(row), row["form"], why), line)
     return list(said.values())
 
 

@@ -1,10 +1,11 @@
 """Curves of the machine from its rows: one fit a family and rate, or kind of exchange, with the formulas of `hw.time`.
 
-What the rows of a family do not tell stays as the chip's curves have it.
+What the rows of a family do not tell stays as the machine's curves have it. So does a curve that predicts rows better
+than a fit does that has not seen them.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -12,43 +13,23 @@ from typing import Final, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from explorer.calibration.measured import Rows
+from explorer.measuring.asked import Asked, Mine, Own, alone, exchanges, in_order, kernels, parts_of, place_of, rows_of
 from hw.arithmetic import Exact
-from hw.compat import in_x64, on_host
-from hw.curve_forms import AMONG_MANY, EXCHANGES, FIXED, KERNELS, PROTOCOLS, WARM, Free, tuned
-from hw.fitting import Predict, Quality, fit
+from hw.compat import COMPILE_TO_RUN_ONCE, in_x64, on_host
+from hw.curve_forms import tuned
+from hw.fitting import Quality, fit
 from hw.machine import Machine
-from hw.time import collective_seconds, compute_seconds
-from hw.work import (
-    COLLECTIVES,
-    EXCHANGE_SHAPES,
-    FAMILIES,
-    RATES,
-    SHAPES,
-    Collective,
-    CollectiveKind,
-    Family,
-    Rate,
-    Work,
-)
+from hw.time import compute_seconds
+from hw.work import Family, Rate
 
-Mine = Int[np.ndarray, " rows"]
-LEAST_ROWS: Final = 4  # below which a curve is not fitted
-
-
-# Blocks of our kernel start once and take equal shares: what is fitted of it and what is set, other than of an
-# engine's. A row of a request that was cut takes a program of the merge, so that a value costs more than its bytes.
-_SHARED: Final = {**KERNELS[Family.ATTENTION_HEADS], "copy_bytes": Free(8.0, 0.5, 200.0)}
-_OURS: Final = {Family.ATTENTION: (_SHARED, {"waves": 1.0, "cta_latency": 0.0, "split_latency": 0.0})}
-# What a parameter needs of some row, to be told by the rows: a shape above a number.
-_TOLD_BY: Final = {
-    "copy_bytes": (("copied", 0.0),),
-    "split_latency": (("splits", 1.0),),
-    "step_latency": (("steps", 0.0),),
-    "cta_latency": (("ctas", 0.0), ("columns", 0.0)),
-}
+_SMALLER: Final = "it is the smaller part of the rows that it is in"
+_LARGER: Final = 0.5  # share of the seconds of rows that makes a family the one that they are about
+# Seconds that fits take where nothing was compiled before: until the first begins, and each, of a core.
+_UNTIL_FITS: Final = 8.0
+_FIT: Final = 2.5
 
 
 @dataclass(frozen=True)
@@ -64,120 +45,104 @@ class Curve:
     rows: Mine
 
 
+class Kept(NamedTuple):
+    """A curve that rows tell something about and that stays as the machine has it, and why."""
+
+    name: str
+    why: str
+
+
+class Fits(NamedTuple):
+    """Curves that were fitted, families before exchanges; and those that stay."""
+
+    curves: tuple[Curve, ...]
+    kept: tuple[Kept, ...]
+
+
+def fitting_seconds(curves: int) -> float:
+    """Seconds that fits of so many curves take, roughly."""
+    return _UNTIL_FITS + _FIT * curves / (os.cpu_count() or 1)
+
+
 @in_x64
 @on_host()
-def curves_of(machine: Machine, rows: Rows) -> tuple[Curve, ...]:
-    """The curves that the rows tell, families before exchanges.
+def curves_of(machine: Machine, rows: Rows, asked: Collection[str] = ()) -> Fits:
+    """The curves that the rows tell.
 
-    Rows of several families count for one that has too few to itself, with the others as they are fitted by then.
+    A family that has too few rows to itself is fitted to those that it shares, the others as they are fitted by then,
+    if it is the larger part of them or its name was `asked` for: what is left of others' rows is no curve.
     """
     at = machine.anonymous()
-    off = np.abs(np.asarray(rows.predict(at, jnp.ones(()))) / rows.seconds - 1.0)
-
-    def fitted(asked: _Asked) -> Curve:
-        seconds = rows.seconds[asked.rows]
-        with on_host():  # which a thread has to say for itself
-            values, quality = fit(asked.predict, asked.free, seconds, np.arange(len(seconds)), seconds)
-        values = {**asked.fixed, **values}
-        return Curve(asked.owner, asked.rate, values, quality, float(np.median(off[asked.rows])), asked.rows)
-
-    families = [own for own in _in_order(rows) if len(_rows_of(rows, *own)) >= LEAST_ROWS]
-    alone = [own for own in families if len(_alone(rows, *own)) >= LEAST_ROWS]
-    first = [_kernels(at, rows, *own, _alone(rows, *own)) for own in alone]
-    kinds = [asked for kind in dict.fromkeys(rows.collective.kind) if (asked := _exchanges(at, rows, kind))]
+    owners = in_order(rows)
+    own_rows = {own: kernels(at, rows, own, alone(rows, own)) for own in owners}
+    kinds = [exchanges(at, rows, kind) for kind in dict.fromkeys(rows.collective.kind)]
+    first = [*([curve] for curve in own_rows.values() if curve.enough), *kinds]
+    off = _off(at, rows)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(fitted, [*first, *kinds]))
-    kernels, exchanges = found[: len(first)], found[len(first) :]
-    for curve in kernels:
-        at = _with_curve(at, curve)
-    for own in families[len(alone) :]:
-        kernels.append(fitted(_kernels(at, rows, *own, _rows_of(rows, *own))))
-        at = _with_curve(at, kernels[-1])
-    return (*kernels, *exchanges)
+        done = list(pool.map(lambda options: _fitted(options, off), first))
+    told = len(first) - len(kinds)
+    of_kernels, of_exchanges = done[:told], done[told:]
+    for found in of_kernels:
+        at = _with_curve(at, found)
+    for own in (own for own in owners if not own_rows[own].enough):
+        shared = kernels(at, rows, own, rows_of(rows, own))
+        of_others = own[0] not in asked and _share(machine.anonymous(), rows, own) < _LARGER
+        found = Kept(shared.name, _SMALLER) if of_others else _fitted([shared], _off(at, rows))
+        of_kernels.append(found)
+        at = _with_curve(at, found)
+    found = (*of_kernels, *of_exchanges)
+    return Fits(tuple(f for f in found if isinstance(f, Curve)), tuple(f for f in found if isinstance(f, Kept)))
 
 
-def _with_curve(machine: Machine, curve: Curve) -> Machine:
-    place = FAMILIES.index(Family(curve.owner)), RATES.index(Rate(curve.rate))
-    return tuned(machine, "curves", curve.values, place)
+@in_x64
+@on_host()
+def predicted(machine: Machine, rows: Rows) -> Float[np.ndarray, " rows"]:
+    """Seconds of each row on the machine."""
+    return np.asarray(_priced(machine.anonymous(), rows)[0])
 
 
-def _in_order(rows: Rows) -> list[tuple[Family, Rate]]:
-    """Families at their rates, those with the largest share of rows to themselves first."""
-    owners = dict.fromkeys(zip(rows.work.family, rows.work.rate, strict=True))
-    return sorted(owners, key=lambda own: -len(_alone(rows, *own)) / len(_rows_of(rows, *own)))
+def _fitted(options: Sequence[Asked], off: Float[np.ndarray, " all"]) -> Curve | Kept:
+    """Of several choices of free parameters the one that does best on rows held out; none if it does worse there than
+    the curve that is there, whose errors of all rows are `off`."""
+    enough = [asked for asked in options if asked.enough]
+    if not enough:
+        fewest = min(options, key=lambda asked: len(asked.free))
+        return Kept(fewest.name, f"{len(fewest.rows)} rows are too few for {len(fewest.free)} parameters")
+    best = min((_fit(asked, off) for asked in enough), key=lambda curve: curve.quality.held_out)
+    held_out, before = 100 * best.quality.held_out, 100 * best.before
+    if held_out > before:
+        said = f"a fit to its {len(best.rows)} rows is {held_out:.1f} % off those held out, and it is {before:.1f} %"
+        return Kept(enough[0].name, said)
+    return best
 
 
-def _alone(rows: Rows, family: Family, rate: Rate) -> Mine:
-    """The rows in which no other family has a part."""
-    return np.setdiff1d(_rows_of(rows, family, rate), rows.owner[~_is(rows, family, rate)])
+def _fit(asked: Asked, off: Float[np.ndarray, " all"]) -> Curve:
+    with on_host():  # which a thread has to say for itself
+        values, quality = fit(asked.predict, asked.free, asked.seconds, np.arange(len(asked.rows)), asked.seconds)
+    before = float(np.median(off[asked.rows]))
+    return Curve(asked.owner, asked.rate, {**asked.fixed, **values}, quality, before, asked.rows)
 
 
-def _rows_of(rows: Rows, family: Family, rate: Rate) -> Mine:
-    return np.unique(rows.owner[_is(rows, family, rate)])
+def _with_curve(machine: Machine, found: Curve | Kept) -> Machine:
+    if isinstance(found, Kept):
+        return machine
+    return tuned(machine, "curves", found.values, place_of((Family(found.owner), Rate(found.rate))))
 
 
-def _is(rows: Rows, family: Family, rate: Rate) -> Bool[np.ndarray, " kernels"]:
-    return np.array([f is family and r is rate for f, r in zip(rows.work.family, rows.work.rate, strict=True)], bool)
+def _off(machine: Machine, rows: Rows) -> Float[np.ndarray, " rows"]:
+    return np.abs(predicted(machine, rows) / rows.seconds - 1.0)
 
 
-class _Kernels(eqx.Module):
-    """Seconds of rows of kernels on a machine one of whose families has other parameters."""
-
-    machine: Machine
-    work: Work
-    owner: Int[np.ndarray, " kernels"]
-    fixed: Mapping[str, float] = eqx.field(static=True)
-    place: tuple[int, int] = eqx.field(static=True)
-    count: int = eqx.field(static=True)
-
-    def __call__(self, values: Mapping[str, Array]) -> Float[Array, " rows"]:
-        here = tuned(self.machine, "curves", {**self.fixed, **values}, self.place)
-        return jnp.zeros(self.count).at[self.owner].add(compute_seconds(Exact(), here, self.work))
+def _share(machine: Machine, rows: Rows, own: Own) -> float:
+    """Median share of the family in the predicted seconds of the rows that it has a part in."""
+    parts = np.asarray(_priced(machine, rows)[1])
+    mine = np.bincount(rows.owner, parts * parts_of(rows, own))
+    return float(np.median((mine / np.bincount(rows.owner, parts))[rows_of(rows, own)]))
 
 
-class _Exchanges(eqx.Module):
-    """The same of exchanges."""
-
-    machine: Machine
-    collective: Collective
-    place: int = eqx.field(static=True)
-
-    def __call__(self, values: Mapping[str, Array]) -> Float[Array, " rows"]:
-        return collective_seconds(Exact(), tuned(self.machine, "exchange", values, (self.place,)), self.collective)
+def _all_priced(machine: Machine, rows: Rows) -> tuple[Float[Array, " rows"], Float[Array, " kernels"]]:
+    return rows.predict(machine, jnp.ones(())), compute_seconds(Exact(), machine, rows.work)
 
 
-class _Asked(NamedTuple):
-    """A curve to be fitted: what its free parameters, beside those that are set, predict of which rows."""
-
-    owner: str
-    rate: str | None
-    predict: Predict
-    free: Mapping[str, Free]
-    fixed: Mapping[str, float]
-    rows: Mine
-
-
-def _kernels(machine: Machine, rows: Rows, family: Family, rate: Rate, mine: Mine) -> _Asked:
-    """Rows of a family as a function of its parameters; parts of other families at what the machine has."""
-    parts, w = np.flatnonzero(np.isin(rows.owner, mine)), rows.work
-    columns = {name: np.asarray(getattr(w, name))[parts] for name in ("flops", "bytes", *SHAPES)}
-    work = Work.of([w.family[i] for i in parts], [w.rate[i] for i in parts], **columns)
-    form, fixed = _OURS.get(family, (KERNELS[family], FIXED.get(family, {})))
-    place = FAMILIES.index(family), RATES.index(rate)
-    predict = _Kernels(machine, work, np.searchsorted(mine, rows.owner[parts]), fixed, place, len(mine))
-    told = {name for name, of in _TOLD_BY.items() if any((columns[shape] > least).any() for shape, least in of)}
-    free = {name: how for name, how in form.items() if name in told or name not in (*WARM, *_TOLD_BY)}
-    return _Asked(family, rate, predict, free, fixed, mine)
-
-
-def _exchanges(machine: Machine, rows: Rows, kind: CollectiveKind) -> _Asked | None:
-    """The same of a kind of exchange; None where too few were timed."""
-    mine, c = np.flatnonzero([k is kind for k in rows.collective.kind]), rows.collective
-    if len(mine) < LEAST_ROWS:
-        return None
-    columns = {name: np.asarray(getattr(c, name))[mine] for name in ("payload", "size", "stride", *EXCHANGE_SHAPES)}
-    predict = _Exchanges(machine, Collective.of([kind] * len(mine), **columns), COLLECTIVES.index(kind))
-    # groups of one size say nothing of what further ranks add
-    one_size = len(set(columns["size"].tolist())) == 1 and kind in AMONG_MANY
-    free = PROTOCOLS if one_size else EXCHANGES[kind]
-    return _Asked(kind, None, predict, free, {}, len(rows.names) - len(c.kind) + mine)
+# Equinox passes the keywords of jax.jit on, but its overloads do not declare them
+_priced = eqx.filter_jit(_all_priced, compiler_options=dict(COMPILE_TO_RUN_ONCE))  # pyright: ignore[reportCallIssue]

@@ -33,7 +33,7 @@ class Journal:
         self.rows: dict[str, Row] = {}
         self.set_aside: pathlib.Path | None = None
         if lines and lines[0] == head:
-            self.rows = {row["name"]: row for row in lines[1:] if _whole(row)}
+            self.rows = {row["name"]: row for row in lines[1:] if whole(row)}
         elif len(lines) > 1:
             self.set_aside = path.replace(path.with_name(f"{path.name}.other"))
         self.resumed = len(self.rows)
@@ -55,7 +55,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def _whole(row: Row) -> bool:
+def whole(row: Row) -> bool:
     """Whether a row has a name and what was measured. What failed has not and is tried again: another program may have
     held the memory."""
     if not isinstance(row.get("name"), str):

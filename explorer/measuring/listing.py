@@ -1,8 +1,8 @@
 """What is timed on a machine: the benches of every op package, and the exchanges between its devices."""
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import layouts.dense.bench as dense
 import layouts.gqa.bench as gqa
@@ -10,13 +10,13 @@ import layouts.kda.bench as kda
 import layouts.mla.bench as mla
 import layouts.moe.bench as moe
 import layouts.residual.bench as residual
+from explorer.measuring.asked import rows_needed
 from explorer.measuring.errors import MeasuringError
-from explorer.measuring.fits import LEAST_ROWS
 from explorer.measuring.machine import Here
 from explorer.measuring.rows import owners_of, row_of
 from hw.compat import on_host, x64
 from hw.measuring import Bench, copies, exchanges
-from hw.work import COLLECTIVES, FAMILIES
+from hw.work import COLLECTIVES, FAMILIES, CollectiveKind, Family
 
 _PACKAGES: Final = (dense, mla, gqa, kda, moe, residual)
 _TURNS: Final = 3  # a third of the rows of each curve is timed before the next third of any
@@ -38,15 +38,31 @@ def benches_of(here: Here, only: Sequence[str] = (), quick: bool = False) -> lis
             *exchanges.benches(here.devices, small=small),
             *(bench for package in _PACKAGES for bench in package.benches(int(here.machine.sms), small=small)),
         ]
-        owners = {bench.name: owners_of(row_of(bench.name, bench.asks, 0.0)) for bench in found}
+        owners = {bench.name: tuple(owners_of(_row(bench))) for bench in found}
     wanted = [b for b in found if not only or {o.partition(".")[0] for o in owners[b.name]} & set(only)]
     if not wanted:
         raise MeasuringError(f"only {', '.join(only)}: nothing on this machine is timed for it")
     by_owner: dict[tuple[str, ...], list[Bench]] = {}
     for bench in wanted:
-        by_owner.setdefault(tuple(owners[bench.name]), []).append(bench)
+        by_owner.setdefault(owners[bench.name], []).append(bench)
     spread = [[b for first in range(_TURNS) for b in some[first::_TURNS]] for some in by_owner.values()]
     if quick:
-        spread = [some[: max(LEAST_ROWS, math.ceil(len(some) / _TURNS))] for some in spread]
+        fewest = [max(_needed(name) for name in of) for of in by_owner]
+        spread = [some[: max(least, math.ceil(len(some) / _TURNS))] for some, least in zip(spread, fewest, strict=True)]
     placed = [(i / len(some), bench) for some in spread for i, bench in enumerate(some)]
     return [bench for _, bench in sorted(placed, key=lambda pair: pair[0])]
+
+
+def curves_told(benches: Sequence[Bench], rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """The families at their rates, and kinds of exchange, that benches or timed rows tell something about."""
+    with x64(), on_host():
+        return frozenset(owner for row in (*map(_row, benches), *rows) for owner in owners_of(row))
+
+
+def _row(bench: Bench) -> dict[str, Any]:
+    return row_of(bench.name, bench.asks, 0.0)
+
+
+def _needed(owner: str) -> int:
+    name = owner.partition(".")[0]
+    return rows_needed(Family(name) if name in FAMILIES else CollectiveKind(name))

@@ -34,6 +34,15 @@ class Here:
         """Whether these are accelerators, and not simulated on the CPU."""
         return self.devices[0].platform != "cpu"
 
+    @property
+    def surroundings(self) -> dict[str, Any]:
+        """What rows depend on beside their names: the chip, too, whose multiprocessors their shapes count."""
+        first = self.devices[0]
+        devices = {"kind": first.device_kind, "platform": first.platform, "count": len(self.devices)}
+        return {
+            "chip": self.machine.sources.chip, "machine": self.name, "devices": devices, "versions": self.versions
+        }  # fmt: skip
+
 
 def machine_here(hardware: str | None, gpus: int | None, simulated: bool) -> Here:
     """The first `gpus` devices (None: all) as a machine of the chip `hardware` (None: found by the device's name).

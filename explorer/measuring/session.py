@@ -1,7 +1,6 @@
 """Benches run one after the other, each row kept at once, within a budget of seconds."""
 
 import os
-import pathlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -29,6 +28,7 @@ _BATCHES: Final = 2
 _PAUSE: Final = 3 << 29  # bytes through memory before a chain: 0.5 ms of a device that moves 3 TB a second
 _LEAST: Final = 3e-6  # seconds that any kernel is expected to take
 _EXCHANGED: Final = 2.5e-5  # and an exchange
+_TRIED_OUT: Final = 1e-4  # and anything on simulated devices, whose chains are short: they compile sooner
 _REACHED: Final = 0.5  # of the datasheet, roughly, with which the length of a chain is chosen
 
 
@@ -43,7 +43,7 @@ def measure(
     run."""
     if BANDWIDTH not in journal.rows:
         report(BANDWIDTH, 0.0)
-        journal.add({"name": BANDWIDTH, "bytes_per_s": bandwidths(here.devices[0], small=not here.real)})
+        journal.add(_bandwidths(here))
     left = [bench for bench in benches if bench.name not in journal.rows]
     total, slowest, threads = len(benches), 0.0, min(_THREADS, os.cpu_count() or 1)
     while left and time.monotonic() + slowest < deadline:
@@ -65,14 +65,6 @@ def measure(
     return [bench.name for bench in left]
 
 
-def journal_of(path: pathlib.Path, here: Here) -> Journal:
-    """The journal of this machine's rows, gone on with where it is of the same devices, versions and chip (whose
-    multiprocessors the rows' shapes count)."""
-    kinds = [device.device_kind for device in here.devices]
-    chip = here.machine.sources.chip
-    return Journal(path, {"machine": here.name, "chip": chip, "devices": kinds, "versions": here.versions})
-
-
 def roughly(machine: Machine, asks: Work | Collective) -> float:
     """Seconds that one may expect before anything is known: half of what the datasheet promises."""
     if isinstance(asks, Collective):
@@ -91,9 +83,16 @@ def _compiled(here: Here, bench: Bench, number: int) -> Chain:
     """On one of the devices, in turn: while one tunes a kernel, the others may tune others."""
     place = Place(here.devices[number % len(here.devices)], bench.mesh, _PAUSE if here.real else 0)
     cache = read_chip(here.machine.sources.chip)["l2_bytes"].value
-    expected = roughly(here.machine, bench.asks)
+    expected = roughly(here.machine, bench.asks) if here.real else _TRIED_OUT
     options = compiler_options(here.devices[0].platform) if here.real else COMPILE_TO_RUN_ONCE
     return chained(bench, place, expected, cache, options)
+
+
+def _bandwidths(here: Here) -> dict[str, Any]:
+    try:
+        return {"name": BANDWIDTH, "bytes_per_s": bandwidths(here.devices[0], small=not here.real)}
+    except Exception as error:  # another program may hold the memory: kernels need less of it
+        return {"name": BANDWIDTH, FAILED: _reason(error)}
 
 
 def _timed(bench: Bench, compiled: Future[Chain]) -> dict[str, Any]:
@@ -102,6 +101,10 @@ def _timed(bench: Bench, compiled: Future[Chain]) -> dict[str, Any]:
         chain = compiled.result()
         seconds = chain.seconds()
     except Exception as error:  # whatever a compiler or an allocation raises: the other rows are worth having
-        return {"name": bench.name, FAILED: (str(error).splitlines() or [type(error).__name__])[0]}
+        return {"name": bench.name, FAILED: _reason(error)}
     row = row_of(bench.name, bench.asks, seconds)
     return row if chain.form is None else {**row, "form": chain.form, TRIED: list(chain.errors)}
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -29,10 +29,12 @@ def benches(devices: Sequence[Any], small: bool = False) -> list[Bench]:
 
 
 def _groups_of(devices: Sequence[Any]) -> dict[int, Mesh]:
-    """A mesh for each group size: the powers of two up to all devices, groups of neighbours that work side by side."""
+    """A mesh for each group size: the powers of two below all devices, and all of them. Groups of neighbours work side
+    by side, as many as there are; devices that are too few for a further one are idle."""
     count = len(devices)
-    sizes = [1 << i for i in range(1, count.bit_length()) if count % (1 << i) == 0]
-    return {n: automatic_mesh(np.array(devices).reshape(count // n, n), ("groups", _GROUP)) for n in sizes}
+    sizes = [*(1 << i for i in range(1, count.bit_length()) if 1 << i < count), *([count] if count > 1 else [])]
+    groups = {n: np.array(devices)[: count // n * n].reshape(-1, n) for n in sizes}
+    return {n: automatic_mesh(of, ("groups", _GROUP)) for n, of in groups.items()}
 
 
 def _exchange(kind: CollectiveKind, mesh: Mesh, payload: int) -> Bench:

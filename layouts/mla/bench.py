@@ -23,8 +23,9 @@ _ATTENTIONS: Final = (
     (16, 5, 96, 16384), (4, 1, 32, 65536), (64, 5, 48, 4096), (32, 1, 64, 8192), (8, 1, 16, 4096),
     (32, 5, 128, 16384), (64, 5, 64, 4096),
 )  # fmt: skip
-_SMALL_ATTENTIONS: Final = ((1, 1, 2, 64), (2, 1, 2, 64), (2, 1, 4, 128), (2, 2, 2, 256))
-
+_SMALL_ATTENTIONS: Final = (
+    (1, 1, 2, 64), (2, 1, 2, 64), (2, 1, 4, 128), (2, 2, 2, 256), (1, 1, 4, 256), (4, 1, 2, 128)
+)  # fmt: skip
 _SCALE: Final = 0.06  # of scores whose softmax is neither flat nor a single token's
 
 

@@ -21,7 +21,7 @@ _SHAPES: Final = (
     (32, 8, 7168, 2048, (1, 8, 32, 128, 512)),
     (64, 8, 4096, 1536, (4, 16, 64, 256)),
 )
-_SMALL: Final = ((4, 2, 64, 32, (1, 4, 8, 16)),)
+_SMALL: Final = ((4, 2, 64, 32, (1, 2, 4, 8, 16, 32, 64)),)
 _DRAWS: Final = 32
 # ops of the work that the experts' turn does
 _TIMED: Final = ("w13", "w2", "expert_activation", "expert_rows", "expert_order")

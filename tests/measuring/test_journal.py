@@ -43,6 +43,7 @@ def test_rows_of_other_surroundings_are_not_gone_on_with(tmp_path: pathlib.Path,
     other = Journal(path, {**HERE, **changed})
     assert other.rows == {} and other.set_aside == tmp_path / "m.journal.other"
     assert Journal(path, HERE).rows == {}  # begun anew, on disk too
+    assert other.set_aside is not None
     other.set_aside.replace(path)
     assert Journal(path, HERE).rows == {"first": FIRST}  # and nothing was lost
 
