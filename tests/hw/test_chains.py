@@ -169,11 +169,3 @@ def test_a_row_that_a_pause_hides_is_none(monkeypatch: pytest.MonkeyPatch) -> No
         Paced(monkeypatch, 2e-5).chain(2e-7).seconds()
     # without a pause what is hidden is a launch, which such rows count
     assert Paced(monkeypatch, 0.0).chain(0.0, pauses=False).seconds() == pytest.approx(1e-6)
-
-
-def test_as_many_arguments_as_turns_that_differ() -> None:
-    """Drawn in a loop, each from a key of its own."""
-    bench = Bench("one", WORK, lambda held, own: own, own=lambda key: (drawn(key), drawn(jax.random.fold_in(key, 1))))
-    _, _, (_, _, owns) = ran(bench, 5e-5)
-    values = {float(leaf[0]) for own in owns for leaf in own}
-    assert len(owns) == 5 and len(values) == 10

@@ -54,18 +54,10 @@ def reduced(sizes: tuple[int, ...] = (2,)) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def scattered() -> list[dict[str, Any]]:
-    """As the chip has them, but that each is a tenth longer or shorter than that, by no rule."""
-    rows = [kernel("scatter", s, seconds=1.0) for s in SIZES[::2]]
-    exact = predicted(load_machine("h200"), observed(rows)).tolist()
-    off = (0.1, -0.1, -0.1, 0.1, 0.1, -0.1)
-    return [row | {"seconds": s * (1.0 + x)} for row, s, x in zip(rows, exact, off, strict=True)]
-
-
 @pytest.fixture(scope="module")
 def fits() -> Fits:
     few = [kernel("index", s, flops=1e9, seconds=1e-3) for s in SIZES[: LEAST_ROWS - 1]]
-    rows = [*passes(), *products(), *attentions(), *scattered(), *few, *reduced()]
+    rows = [*passes(), *products(), *attentions(), *few, *reduced()]
     return curves_of(load_machine("h200"), observed(rows))
 
 
@@ -141,11 +133,16 @@ def test_too_few_rows_are_no_curve(fits: Fits) -> None:
     assert rows_needed(Family.ELEMENTWISE) == rows_needed(CollectiveKind.SEND) == LEAST_ROWS
 
 
-def test_a_curve_that_rows_held_out_do_not_bear_out_is_not_taken(fits: Fits) -> None:
+def test_a_curve_that_rows_held_out_do_not_bear_out_is_not_taken() -> None:
     """Rows that lie a tenth off the chip's curve by no rule: a fit that has not seen them is further off."""
-    (why,) = (why for name, why in fits.kept if name == "scatter.bf16")
-    assert re.fullmatch(r"a fit to its 6 rows is \d\d\.\d % off those held out, and it is 10\.\d %", why)
-    assert {curve.owner for curve in fits.curves} == {"elementwise", "attention", "gemm_heads", "all_reduce"}
+    machine = load_machine("h200")
+    exact = predicted(machine, observed(passes())).tolist()
+    off = np.where(np.random.default_rng(1).random(len(exact)) < 0.5, 0.9, 1.1).tolist()
+    rows = [row | {"seconds": s * x} for row, s, x in zip(passes(), exact, off, strict=True)]
+    found = curves_of(machine, observed(rows))
+    assert found.curves == () and [kept.name for kept in found.kept] == ["elementwise.bf16"]
+    said = re.fullmatch(r"a fit to its 12 rows is (\S+) % off those held out, and it is (\S+) %", found.kept[0].why)
+    assert said and float(said[1]) > float(said[2]) and 9.0 < float(said[2]) < 11.2
 
 
 def test_curves_price_the_rows_that_they_were_fitted_to(fits: Fits) -> None:
