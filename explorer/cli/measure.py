@@ -30,7 +30,9 @@ def measure(
     only: Annotated[
         str | None, text("Families of kernels and kinds of exchange, as in gemm,all_reduce.", MODEL, "NAME,...")
     ] = None,
-    quick: Annotated[bool, Option("--quick", help="A third of the rows.", rich_help_panel=MODEL)] = False,
+    quick: Annotated[
+        bool, Option("--quick", help="A third of the rows, or as many as fits need.", rich_help_panel=MODEL)
+    ] = False,
     from_: Annotated[
         str | None,
         Option("--from", help="Time nothing: fit the rows of a document.", rich_help_panel=MODEL, metavar="FILE.json"),

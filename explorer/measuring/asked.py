@@ -63,9 +63,14 @@ class Asked(NamedTuple):
         return ".".join(filter(None, (self.owner, self.rate)))
 
     @property
+    def needed(self) -> int:
+        """Rows that it takes: more than there are free parameters."""
+        return max(LEAST_ROWS, len(self.free) + 1)
+
+    @property
     def enough(self) -> bool:
-        """Whether there are more rows than free parameters."""
-        return len(self.rows) > max(len(self.free), LEAST_ROWS - 1)
+        """Whether there are so many."""
+        return len(self.rows) >= self.needed
 
 
 def rows_needed(owner: Family | CollectiveKind) -> int:

@@ -106,8 +106,8 @@ def _fitted(options: Sequence[Asked], off: Float[np.ndarray, " all"]) -> Curve |
     the curve that is there, whose errors of all rows are `off`."""
     enough = [asked for asked in options if asked.enough]
     if not enough:
-        fewest = min(options, key=lambda asked: len(asked.free))
-        return Kept(fewest.name, f"{len(fewest.rows)} rows are too few for {len(fewest.free)} parameters")
+        fewest = min(options, key=lambda asked: asked.needed)
+        return Kept(fewest.name, f"a fit needs {fewest.needed} rows, and there are {len(fewest.rows)}")
     best = min((_fit(asked, off) for asked in enough), key=lambda curve: curve.quality.held_out)
     held_out, before = 100 * best.quality.held_out, 100 * best.before
     if held_out > before:
