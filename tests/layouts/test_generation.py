@@ -275,7 +275,7 @@ def test_steps_are_timed_at_full_tables(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Program, "through", watched)
     found = session.timed(3)
     assert len(seen) == 2 + max(3, found.steps) + 3 * 4 * found.steps
-    assert 0 < found.least <= found.flight <= found.most and 0 < found.host
+    assert 0 < found.least <= found.flight <= found.most and found.host > 0
     (given,), entering = seen[0]
     assert len(set(given.batch.slots.reshape(-1).tolist())) == 2 * 48
     assert given.batch.lengths.tolist() == [45, 45]
