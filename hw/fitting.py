@@ -6,15 +6,15 @@ The rows are priced by `hw.time` itself, so that what is fitted is what is used.
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hw.compat import COMPILE_TO_RUN_ONCE, in_x64
+from hw.compat import in_x64
 from hw.curve_forms import Free
 from hw.least_squares import least_squares
+from hw.programs import compiled
 
 Predict = Callable[[Mapping[str, Array]], Float[Array, " rows"]]
 
@@ -112,5 +112,4 @@ def _solve(
     return jax.vmap(values)(theta), jax.vmap(errors)(theta)
 
 
-# Equinox passes the keywords of jax.jit on, but its overloads do not declare them
-_solved = eqx.filter_jit(_solve, compiler_options=dict(COMPILE_TO_RUN_ONCE))  # pyright: ignore[reportCallIssue]
+_solved = compiled(_solve)

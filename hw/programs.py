@@ -18,13 +18,27 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from hw.compat import compilation_cache_folder, outside_compilation_cache, pack_executable, unpack_executable
+from hw.compat import (
+    COMPILE_TO_RUN_ONCE,
+    compilation_cache_folder,
+    outside_compilation_cache,
+    pack_executable,
+    unpack_executable,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SOURCES: Final = ("hw", "layouts", "explorer")
 _ROOT: Final = pathlib.Path(__file__).parent.parent
 _UNREADABLE: Final = (OSError, ValueError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, RuntimeError)
+
+
+def compiled(
+    function: Callable[..., Any], options: Mapping[str, bool | int] = COMPILE_TO_RUN_ONCE
+) -> Callable[..., Any]:
+    """`filter_jit` with options of the compiler: a program of one process."""
+    # Equinox passes the keywords of jax.jit on, but its overloads do not declare them
+    return eqx.filter_jit(function, compiler_options=dict(options))  # pyright: ignore[reportCallIssue]
 
 
 def kept(compiler_options: Mapping[str, bool | int]) -> Callable[[F], F]:
@@ -34,8 +48,7 @@ def kept(compiler_options: Mapping[str, bool | int]) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        # Equinox passes the keywords of jax.jit on, but its overloads do not declare them
-        compiled = eqx.filter_jit(function, compiler_options=dict(compiler_options))  # pyright: ignore[reportCallIssue]
+        ordinary = compiled(function, compiler_options)
         ready: dict[Any, Callable[..., Any]] = {}
 
         @functools.wraps(function)
@@ -43,7 +56,7 @@ def kept(compiler_options: Mapping[str, bool | int]) -> Callable[[F], F]:
             folder = compilation_cache_folder()
             leaves, structure = jax.tree.flatten(args)
             if folder is None or any(isinstance(leaf, Tracer) for leaf in leaves):
-                return compiled(*args)
+                return ordinary(*args)
             program = _Program(function, leaves, structure, dict(compiler_options))
             if program.signature not in ready:
                 path = pathlib.Path(folder) / "programs" / f"{program.key}.bin"

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -18,10 +17,11 @@ from jaxtyping import Array, Float
 from explorer.calibration.measured import Rows
 from explorer.measuring.asked import Asked, Mine, Own, alone, exchanges, in_order, kernels, parts_of, place_of, rows_of
 from hw.arithmetic import Exact
-from hw.compat import COMPILE_TO_RUN_ONCE, in_x64, on_host
+from hw.compat import in_x64, on_host
 from hw.curve_forms import tuned
 from hw.fitting import Quality, fit
 from hw.machine import Machine
+from hw.programs import compiled
 from hw.time import compute_seconds
 from hw.work import Family, Rate
 
@@ -144,5 +144,4 @@ def _all_priced(machine: Machine, rows: Rows) -> tuple[Float[Array, " rows"], Fl
     return rows.predict(machine, jnp.ones(())), compute_seconds(Exact(), machine, rows.work)
 
 
-# Equinox passes the keywords of jax.jit on, but its overloads do not declare them
-_priced = eqx.filter_jit(_all_priced, compiler_options=dict(COMPILE_TO_RUN_ONCE))  # pyright: ignore[reportCallIssue]
+_priced = compiled(_all_priced)

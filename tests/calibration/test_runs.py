@@ -24,7 +24,7 @@ from explorer.traces.export import predicted_document, predicted_trace
 from explorer.traces.reading import read_trace
 from hw.compat import x64
 from hw.machine import Machine
-from tests.helpers import compiled
+from hw.programs import compiled
 
 DP, FEW = "attn_dp=16,ep=16", "attn_dp=2,ep=16"
 NOISES, DRAWS = 8, 64  # of 64 draws a share of 0.8 is known to 0.05

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from explorer.contention import Contended, Order, contended, windows
 from hw.compat import x64
-from tests.helpers import compiled
+from hw.programs import compiled
 
 # two blocks: kernel, exchange, kernel; and a kernel with an exchange behind it
 ORDER = Order(

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from explorer.evaluate import Case, Evaluation, evaluate
 from hw.arithmetic import Exact
 from hw.compat import x64
+from hw.programs import compiled
 from layouts.cut import cut_of
 from layouts.layout import Layout
 from layouts.traits import traits_of
 from tests.explorer.settings import ARTICLE, QWEN, V3, Setting, setting
-from tests.helpers import compiled
 from tests.spaces import model_of
 
 MODELS = (ARTICLE, V3, QWEN)

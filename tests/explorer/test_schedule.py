@@ -12,7 +12,7 @@ from explorer.contention import Contended
 from explorer.schedule import schedule
 from hw.arithmetic import Arithmetic, Exact, Smooth
 from hw.compat import x64
-from tests.helpers import compiled
+from hw.programs import compiled
 
 SECONDS = st.integers(0, 8).map(lambda n: n / 8)  # eighths add without rounding, and ties are common
 MOST = 12

@@ -8,9 +8,9 @@ from hw.compat import in_x64, x64
 from hw.errors import MeshwrightError
 from hw.figures import Provenance, chip_names
 from hw.machine import COLLECTIVE_FIELDS, FAMILY_FIELDS, Machine, load_machine
+from hw.programs import compiled
 from hw.units import GIB
 from hw.work import CollectiveKind, Family, Rate
-from tests.helpers import compiled
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hw.arithmetic import Arithmetic, Exact, Smooth
 from hw.compat import in_x64, x64
 from hw.machine import COLLECTIVE_FIELDS, FAMILY_FIELDS, Machine, load_machine
+from hw.programs import compiled
 from hw.time import (
     collective_seconds,
     compute_seconds,
 )
 from hw.work import Collective, CollectiveKind, Family, Rate, Work
-from tests.helpers import compiled
 
 K = CollectiveKind
 smooth = in_x64(Smooth)

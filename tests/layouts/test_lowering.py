@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from explorer.residents.lines import fixed_lines, kv_bytes_a_token
 from hw.arithmetic import Exact, Smooth
 from hw.compat import x64
+from hw.programs import compiled
 from layouts.blocks import step_blocks
 from layouts.expression import ONE, ZERO, Expr, total
 from layouts.lowering import Lowered
 from layouts.models import Model
-from tests.helpers import PRESETS, compiled
+from tests.helpers import PRESETS
 from tests.layouts.oracle import Case, Number, values
 from tests.spaces import model_of, space
 

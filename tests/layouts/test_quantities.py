@@ -12,6 +12,7 @@ from jaxtyping import ArrayLike
 
 from hw.arithmetic import Exact
 from hw.compat import in_x64, x64
+from hw.programs import compiled
 from layouts.cut import Cut, cut_of
 from layouts.layout import Layout
 from layouts.load import Load
@@ -20,7 +21,6 @@ from layouts.quantities import Traits, quantities, query_tiles, split_kv
 from layouts.serving.graphs import graph_batch, graph_sizes
 from layouts.stages import heaviest_stages, layer_counts
 from layouts.traits import traits_of
-from tests.helpers import compiled
 from tests.layouts.oracle import Case, captured, values
 from tests.spaces import layouts, model_of
 

@@ -24,7 +24,7 @@ from explorer.service.queue import (
 )
 from explorer.service.steps import Steps
 from hw.compat import in_x64
-from tests.helpers import compiled
+from hw.programs import compiled
 from tests.service.samples import level_steps, plain_engine, token_steps
 from tests.service.simulation import Server, drawn, simulate
 
