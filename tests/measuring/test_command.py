@@ -252,8 +252,10 @@ def test_an_interrupted_run_says_what_it_keeps(tmp_path: pathlib.Path) -> None:
     """In a process of its own, whose threads compile when the signal comes: the bandwidth is there, no row is yet."""
     out, journal = tmp_path / "mine.toml", tmp_path / "mine.journal"
     ask = ["measure", "--simulate", "2", "--hardware", "h200", "--only", "copy", "--out", str(out)]
+    # a shell's jobs in the background ignore the signal, and so does what they start
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     with subprocess.Popen(
-        [sys.executable, "-m", "explorer.cli", *ask],
+        [sys.executable, "-c", f"{start}from explorer.cli import command; command()", *ask],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
