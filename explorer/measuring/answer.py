@@ -98,7 +98,7 @@ class Measured:
     def _caveats(self) -> list[str]:
         if self.about["devices"]["platform"] != "cpu":
             return []
-        return ["devices of the CPU: that all runs is all that these times say of a GPU"]
+        return ["simulated on the CPU: that all runs is what these times say, and nothing of a GPU"]
 
 
 @in_x64

@@ -120,7 +120,7 @@ def test_a_machine_becomes_a_curve_file(told: Told) -> None:
     assert "copy.bf16" in told.more.out and "all_reduce" in told.more.out and "2 x cpu" in told.more.out
     assert f"wrote {told.out} and" in told.more.err and "plan" not in told.more.err  # of a CPU nobody plans with
     text = told.out.read_text(encoding="utf-8")
-    assert "devices of the CPU: that all runs is all" in text
+    assert "simulated on the CPU: that all runs is what" in text
     assert tomllib.loads(text)["inherits"] == "h200"
     # an exchange takes longer on this machine than on the chip, and the plan knows
     ask = "cost --model llama-3.1-8b --gpus 8 --layout attn_tp=8 --json --hardware"
