@@ -39,8 +39,8 @@ def times(
 ) -> tuple[Times, Any]:
     """Time a step that takes its state and returns (output, state); the state that is left is returned too.
 
-    `steps` of a short round: as many as take 40 ms if None; processes that run one step
-    together need the same. `wait` returns when an output is there.
+    `steps` of a short round: as many as take 40 ms if None; processes that run one step together need the same. `wait`
+    returns when an output is there.
     """
     _, state = _round(step, state, 1, [], wait)  # the first one may compile, or load kernels
     estimate, state = _round(step, state, 1, [], wait)
