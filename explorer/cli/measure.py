@@ -14,6 +14,8 @@ from explorer.cli.session import warm
 
 if TYPE_CHECKING:
     from explorer.measuring.answer import Measured
+    from explorer.measuring.journal import Journal
+    from explorer.measuring.machine import Here
 
 _MADE: Final = "Curves of one machine, written by `meshwright measure`: do not edit."
 _BY: Final = "by `meshwright measure --from`: do not edit."
@@ -53,24 +55,41 @@ def measure(
         return
     run_here(simulate, distributed=False)
     warm()
+    from explorer.measuring.machine import machine_here
+
+    here = machine_here(hardware, gpus, simulate is not None)
+    beside = file.with_suffix(".json")
+    found, journal = _timed(here, file, names, quick, started + seconds)
+    document = found.document()
+    file.write_text(found.curve_file(_MADE), encoding="utf-8")
+    beside.write_text(jsonlib.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _show(found, json)
+    if not found.left:
+        journal.done()
+    if kept := sum("date" in row for row in document["rows"]):
+        note(f"note: {kept} rows that {beside} had and that were not timed now are kept")
+    use = f": plan with them by `meshwright plan --hardware {file} ...`" if here.real else ""
+    note(f"wrote {file} and {beside}{use}")
+
+
+def _timed(here: "Here", file: pathlib.Path, names: list[str], quick: bool, end: float) -> "tuple[Measured, Journal]":
+    """Curves of the rows that were timed until `end` (of `time.monotonic`) and of those of an earlier run; the journal
+    of the former, to be kept until they are written."""
     from explorer.measuring.answer import answer
     from explorer.measuring.earlier import earlier_rows, together
     from explorer.measuring.fits import fitting_seconds
     from explorer.measuring.journal import Journal
     from explorer.measuring.listing import benches_of, curves_told
-    from explorer.measuring.machine import machine_here
     from explorer.measuring.session import measure as time_all
 
-    here = machine_here(hardware, gpus, simulate is not None)
-    beside = file.with_suffix(".json")
-    earlier = earlier_rows(file, beside, here.surroundings)
+    earlier = earlier_rows(file, file.with_suffix(".json"), here.surroundings)
     benches = benches_of(here, names, quick)
     journal = Journal(file.with_suffix(".journal"), here.surroundings)
     if journal.resumed:
         note(f"note: going on with {journal.resumed} rows of {journal.path}")
     if journal.set_aside:
         note(f"note: {journal.set_aside} has the rows of other devices or versions, which are measured anew")
-    deadline = started + seconds - fitting_seconds(len(curves_told(benches, earlier)))
+    deadline = end - fitting_seconds(len(curves_told(benches, earlier)))
     try:
         with watching("measuring") as report:
             left = time_all(here, benches, journal, deadline, report)
@@ -80,16 +99,7 @@ def measure(
     except KeyboardInterrupt:
         note(f"note: {len(journal.rows)} rows are kept in {journal.path}: run again to go on")
         raise
-    file.write_text(found.curve_file(_MADE), encoding="utf-8")
-    document = found.document()
-    beside.write_text(jsonlib.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    _show(found, json)
-    if not left:
-        journal.done()
-    if kept := sum("date" in row for row in document["rows"]):
-        note(f"note: {kept} rows that {beside} had and that were not timed now are kept")
-    use = f": plan with them by `meshwright plan --hardware {file} ...`" if here.real else ""
-    note(f"wrote {file} and {beside}{use}")
+    return found, journal
 
 
 def _fit(path: str, file: pathlib.Path, json: bool) -> None:
