@@ -24,18 +24,19 @@ def partial_attention(
 
 
 def merge(
-    outputs: Float[Array, "ranks rows heads width"], lse: Float[Array, "ranks rows heads"]
-) -> tuple[Float[Array, "rows heads width"], Float[Array, "rows heads"]]:
-    """One attention output of the parts of all ranks, and its log-sum-exp: sum_r exp(lse_r - lse) outputs_r.
+    outputs: Float[Array, "*parts_and_rows width"], lse: Float[Array, "*parts_and_rows"], axis: int = 0
+) -> tuple[Float[Array, "*rows width"], Float[Array, "*rows"]]:
+    """One attention output of the parts along `axis`, those of ranks or pieces of a request's tokens, and its
+    log-sum-exp: sum_r exp(lse_r - lse) outputs_r.
 
-    Weights and sums are float32; the output has the dtype of `outputs`. What an empty rank left in its output, NaN
+    Weights and sums are float32; the output has the dtype of `outputs`. What an empty part left in its output, NaN
     included, does not count.
     """
     lse = lse.astype(jnp.float32)
     lse = jnp.where(jnp.isnan(lse) | jnp.isposinf(lse), -jnp.inf, lse)
-    weights, total, highest = _weights(lse, axis=0)
+    weights, total, highest = _weights(lse, axis)
     parts = jnp.where(weights[..., None] > 0, outputs.astype(jnp.float32), 0.0)
-    merged = (weights[..., None] * parts).sum(axis=0) / _divisor(total)[..., None]
+    merged = (weights[..., None] * parts).sum(axis=axis) / _divisor(total)[..., None]
     return merged.astype(outputs.dtype), highest + jnp.log(total)
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from layouts.combine import partial
+from layouts.combine.reference import merge
 from layouts.kernels import INTERPRETED, PLAIN
 from layouts.paged.block import Entry, Tiling
 from layouts.paged.kernel import attend_parts
 from layouts.paged.merge import merge_parts
 from layouts.paged.pages import Pages
-from layouts.paged.splits import merge
 from layouts.paged.tiling import tiling_of
 
 Result = tuple[Float[Array, "requests verify heads width"], Float[Array, "requests verify heads"]]
@@ -58,10 +58,12 @@ def attend_tiled(
     shape = (len(query), tiling.splits, query.shape[1] * query.shape[2])
     parts = attend_parts(query, pool, pages, entry=entry, scale=scale, run=run, tiling=tiling, interpret=interpret)
     output, lse = parts.output.reshape(*shape, -1), parts.lse.reshape(shape)
-    if 1 < tiling.splits <= _MERGED_IN_TURN:
+    if tiling.splits == 1:
+        output, lse = output[:, 0], lse[:, 0]
+    elif tiling.splits <= _MERGED_IN_TURN:
         output, lse = merge_parts(output, lse, query.dtype, interpret)
     else:
-        output, lse = merge(output, lse)
+        output, lse = merge(output, lse, axis=1)
     return output.astype(query.dtype).reshape(*query.shape[:3], -1), lse.reshape(query.shape[:3])
 
 

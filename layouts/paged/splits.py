@@ -1,9 +1,6 @@
-"""Into how many pieces the tokens of a request are cut, and how the pieces become one."""
+"""Into how many pieces the tokens of a request are cut."""
 
 from typing import Final
-
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 START_TILES: Final = 3  # what a block does before its first and after its last tile, in tiles
 MOST_SPLITS: Final = 64
@@ -22,17 +19,3 @@ def split_count(blocks: int, tiles: int, multiprocessors: int) -> int:
 def _tiles_in_turn(blocks: int, tiles: int, splits: int, multiprocessors: int) -> int:
     waves = -(-blocks // multiprocessors)
     return waves * (-(-tiles // splits) + START_TILES)
-
-
-def merge(
-    parts: Float[Array, "requests splits rows width"], lse: Float[Array, "requests splits rows"]
-) -> tuple[Float[Array, "requests rows width"], Float[Array, "requests rows"]]:
-    """Output and log-sum-exp over all pieces; zero and -inf where none saw a token."""
-    if parts.shape[1] == 1:
-        return parts[:, 0], lse[:, 0]
-    highest = lse.max(axis=1, keepdims=True)
-    shift = jnp.where(jnp.isneginf(highest), 0.0, highest)
-    weights = jnp.exp(lse - shift)
-    total = weights.sum(axis=1, keepdims=True)
-    weights = weights / jnp.where(total > 0, total, 1.0)
-    return (parts * weights[..., None]).sum(axis=1), (shift + jnp.log(total))[:, 0]

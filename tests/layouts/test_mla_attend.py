@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from layouts.combine.reference import merge
 from layouts.mla.attend import Pages, attend_pages, choose
 from layouts.mla.hopper import attend_runs
 from layouts.mla.hopper.kernel import UnsupportedShapeError
-from layouts.paged.splits import merge, split_count
+from layouts.paged.splits import split_count
 
 VERIFY, HEADS, LATENT, WIDTH, RUNS, SCALE = 3, 5, 16, 24, 3, 0.3
 # tokens that the last row of each request sees: whole runs, a part of one, fewer than rows, none
@@ -68,14 +69,14 @@ def test_pieces_merge_to_the_whole():
             weights = np.exp(scores[:, :, begin:end])
             parts[:, n] = weights @ latents[:, begin:end] / weights.sum(axis=2, keepdims=True)
             lse[:, n] = np.log(weights.sum(axis=2))
-    output, total = merge(jnp.asarray(parts), jnp.asarray(lse))
+    output, total = merge(jnp.asarray(parts), jnp.asarray(lse), axis=1)
     weights = np.exp(scores)
     np.testing.assert_allclose(output, weights @ latents / weights.sum(axis=2, keepdims=True), atol=2e-6)
     np.testing.assert_allclose(total, np.log(weights.sum(axis=2)), atol=2e-6)
 
 
 def test_pieces_that_see_nothing_merge_to_zero():
-    output, lse = merge(jnp.zeros((1, 2, 4, LATENT)), jnp.full((1, 2, 4), -math.inf))
+    output, lse = merge(jnp.zeros((1, 2, 4, LATENT)), jnp.full((1, 2, 4), -math.inf), axis=1)
     assert not np.asarray(output).any() and np.isneginf(np.asarray(lse)).all()
 
 
