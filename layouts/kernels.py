@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from hw.errors import MeshwrightError
 
 PLAIN: Final = "xla"  # the form that every device runs, and that is counted in an audit
+MOSAIC: Final = "mosaic_gpu"  # a kernel that only Hopper GPUs run
 INTERPRETED: Final = "interpreted"  # a kernel as JAX operations one by one, for tests: no `first_form` is asked of it
 
 
@@ -33,9 +34,12 @@ class Kernels(NamedTuple):
     weight_gather: Choice = Choice(PLAIN)
 
     @property
-    def interpreted(self) -> bool:
-        """Whether one is interpreted."""
-        return any(choice.form == INTERPRETED for choice in self)
+    def typed(self) -> bool:
+        """Whether JAX can follow what is the same on which ranks. It takes the interpreter's own constants to be the
+        same on every one, and blocks copied from rank to rank to differ although together they do not; and it knows no
+        references to what differs, which a kernel that updates states through them asks for."""
+        follows = self.weight_gather.form == PLAIN and self.state.form != MOSAIC
+        return follows and all(choice.form != INTERPRETED for choice in self)
 
     def notes(self) -> list[str]:
         """A line for each op that had a choice: its form, and why none before it."""

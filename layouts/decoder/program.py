@@ -19,7 +19,7 @@ from layouts.decoder.options import Options
 from layouts.decoder.processes import gathered, span_processes
 from layouts.decoder.stage import Output, Part, Stage, Stepped, parts_of
 from layouts.decoder.step import Phase, Step, step_specs
-from layouts.kernels import ALL_PLAIN, PLAIN, Kernels
+from layouts.kernels import ALL_PLAIN, Kernels
 from layouts.layout import Layout
 from layouts.mesh import Axes, abstract_mesh_of, axes_of, mesh_of
 from layouts.mla import MLA
@@ -132,14 +132,8 @@ class StageProgram:
             mesh=self.mesh,
             in_specs=(specs, self.entering_specs(), self.cache_specs(), step_specs(self.axes, self.interleave)),
             out_specs=Stepped(leaving, self.cache_specs()),
-            check_vma=self.typed,
+            check_vma=self.kernels.typed,
         )
-
-    @property
-    def typed(self) -> bool:
-        """Whether JAX can follow what is the same on which ranks: it takes the interpreter's own constants to be the
-        same on every one, and blocks copied from rank to rank to differ although together they do not."""
-        return not self.kernels.interpreted and self.kernels.weight_gather.form == PLAIN
 
     def compiled(self, phase: Phase) -> Callable[..., Stepped]:
         """The same, compiled; caches are updated in place. Parameters may be a list of their leaves: Flax's tree takes

@@ -53,9 +53,8 @@ def advance_and_solve(
         raise MeshwrightError(
             f"heads of {dim} channels: the kernel has powers of two from {_PARTS} to {_MOST}; use another form"
         )
-    empty = (standing.begins | (standing.slots == 0)).astype(jnp.int32)
     new = (tokens.q, tokens.k, tokens.v, tokens.log_decay, tokens.beta)
-    read = (standing.slots, standing.due, empty, *new)
+    read = (standing.slots, standing.due, standing.empty.astype(jnp.int32), *new)
     operands = vary_alike(*read, recurrent, writes.keys, writes.deltas, writes.decay)
     described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(operands[0]).manual_axis_type)
     kept = operands[len(read) :]

@@ -46,7 +46,12 @@ class Standing(eqx.Module):
     @property
     def due(self) -> Int[Array, " requests"]:
         """Tokens of the ring to advance over; none of the sink's, which idle requests write side by side."""
-        return jnp.where(self.begins | (self.slots == 0), 0, self.pending)
+        return jnp.where(self.empty, 0, self.pending)
+
+    @property
+    def empty(self) -> Bool[Array, " requests"]:
+        """Whether zeros take the place of what the slot holds: requests that begin, and those of the sink."""
+        return self.begins | (self.slots == 0)
 
 
 def states_at(held: Slots, standing: Standing) -> State:

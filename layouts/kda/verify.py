@@ -1,7 +1,7 @@
 """Steps of requests whose states live in slots: verification of drafted tokens (one is plain decode), and prefill.
 
-`FORMS` are the ways to take a verification: a kernel that passes over each state once, its operations one by one for
-tests, and what XLA makes of matrix products.
+`FORMS` are the ways to take a verification: kernels that pass over each state once, for Hopper and for others, the
+operations of the latter one by one for tests, and what XLA makes of matrix products.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from typing import Any, Final
 import jax
 from jaxtyping import Array, Float, Int
 
-from layouts.kda import chunked
+from layouts.kda import chunked, hopper
 from layouts.kda.chunked import Writes, solve
 from layouts.kda.kernel import Result, advance_and_solve
 from layouts.kda.reference import Form, State, Tokens, Weights, finish, prepare
 from layouts.kda.slots import Slots, Standing, advanced, states_at, windows_at
-from layouts.kernels import INTERPRETED, PLAIN
+from layouts.kernels import INTERPRETED, MOSAIC, PLAIN
 
-TRIED: Final = ("triton", PLAIN)
+TRIED: Final = (MOSAIC, "triton", PLAIN)
 
 
 def verify(
@@ -67,6 +67,7 @@ def _by_products(
 
 
 FORMS: Final[Mapping[str, Callable[[Tokens, Any, Writes, Standing], Result]]] = {
+    MOSAIC: hopper.advance_and_solve,
     "triton": advance_and_solve,
     INTERPRETED: partial(advance_and_solve, interpret=True),
     PLAIN: _by_products,

@@ -7,18 +7,16 @@ from typing import Final
 import jax
 from jaxtyping import Array, Float
 
-from hw.errors import MeshwrightError
-from layouts.kernels import PLAIN, Choice, first_form
+from layouts.kernels import MOSAIC, PLAIN, Choice, first_form
 from layouts.mla.hopper import attend_runs, require_supported
+from layouts.mosaic import device_for_kernels
 from layouts.paged import RUN, Pages
 from layouts.paged import attend as paged
 from layouts.paged.block import Entry
 
 __all__ = ["FORMS", "RUN", "Pages", "attend_pages", "choose"]
 
-TRIED: Final = ("mosaic_gpu", "triton", PLAIN)
-_CAPABILITY: Final = "9.0"
-_OLDEST_JAX: Final = (0, 11)  # Mosaic GPU before it has other signatures and no layout inference by default
+TRIED: Final = (MOSAIC, "triton", PLAIN)
 
 Result = tuple[Float[Array, "requests verify heads latent"], Float[Array, "requests verify heads"]]
 
@@ -60,12 +58,7 @@ def choose(
 
 
 def _attend_here(query: jax.Array, pool: jax.Array, pages: Pages, scale: float, latent: int, run: int) -> Result:
-    if jax.__version_info__[:2] < _OLDEST_JAX:
-        raise MeshwrightError(f"jax {jax.__version__}: the kernel needs 0.11 or newer; use another form")
-    device = jax.devices()[0]
-    capability = str(getattr(device, "compute_capability", device.platform))
-    if capability != _CAPABILITY:
-        raise MeshwrightError(f"{capability}: the kernel is for compute capability {_CAPABILITY}; use another form")
+    device = device_for_kernels()
     require_supported(latent, query.shape[-1] - latent, pool.dtype, run)
     return attend_runs(query, pool, pages.starts, pages.limits, scale=scale, run=run, multiprocessors=device.core_count)
 
@@ -78,6 +71,6 @@ def _attend_paged(
 
 
 FORMS: Final[Mapping[str, Callable[[jax.Array, jax.Array, Pages, float, int, int], Result]]] = {
-    "mosaic_gpu": _attend_here,
+    MOSAIC: _attend_here,
     **{form: partial(_attend_paged, form) for form in paged.FORMS},
 }

@@ -95,7 +95,7 @@ def _with_kernel(
         result=Operand(x.dtype), tile=tile_of(second.kind, mean),
     )  # fmt: skip
     if not alone:
-        out = out[jnp.where(local == NOWHERE, 0, order.row.reshape(local.shape))]
+        out = out[order.row]
     return out.reshape(rows, topk, -1)
 
 

@@ -80,7 +80,7 @@ def test_only_weights_kept_by_rows_are_gathered_by_copies():
     for layout in (kept, whole):
         kernels = ALL_PLAIN._replace(weight_gather=gather_form(layout, jax.devices()))
         (stage,) = session_of("llama", layout, kernels=kernels).program.stages
-        assert stage.typed == (layout == whole) and bool(kernels.notes()) == (layout == kept)
+        assert stage.kernels.typed == (layout == whole) and bool(kernels.notes()) == (layout == kept)
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
@@ -102,7 +102,7 @@ def test_jax_follows_what_ranks_share_through_our_kernels(family, text, monkeypa
     held = stage.module(stage.stored_shapes(jnp.bfloat16))[1]
     caches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stage.described_caches(jnp.bfloat16))
     step = step_shapes(stage.part.layout, 2, 2, 128)
-    assert stage.typed
+    assert stage.kernels.typed
     with jax.sharding.use_abstract_mesh(mesh):
         trace = jax.jit(stage.body("verify")).trace(held, step.tokens, caches, step)
     assert str(trace.jaxpr).count("pallas_call") >= len(model.layers)

@@ -55,6 +55,7 @@ def test_choices_stand_in_the_order_of_their_experts(choices):
     assert order.starts.tolist() == [sum(0 <= x < expert for x in choices) for expert in range(HELD + 1)]
     assert order.choice[: len(expected)].tolist() == expected
     assert order.row[np.array(expected, int)].tolist() == list(range(len(expected)))
+    assert not order.row[local < 0].any()
 
 
 @pytest.mark.parametrize("choices", [1, 5, 5000])
@@ -63,6 +64,7 @@ def test_any_number_of_choices_is_ordered(choices):
     local = np.random.default_rng(1).integers(-1, HELD, choices).astype(np.int32)
     expected, order = _sorted(local), _ordered(local)
     assert order.choice[: len(expected)].tolist() == expected
+    assert not order.row[local < 0].any()
 
 
 def test_very_many_choices_are_sorted(monkeypatch):
@@ -73,6 +75,7 @@ def test_very_many_choices_are_sorted(monkeypatch):
     assert order.starts.tolist() == [(local[local >= 0] < expert).sum() for expert in range(HELD + 1)]
     assert order.choice.tolist()[: len(expected)] == expected
     assert np.asarray(order.row)[expected].tolist() == list(range(len(expected)))
+    assert not np.asarray(order.row)[local < 0].any()
 
 
 @functools.partial(once, static_argnums=4)

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 
 import jax
 import jax.experimental.pallas as pl
-import jax.experimental.pallas.mosaic_gpu
 import jax.numpy as jnp
 from jax import lax
 from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
@@ -17,10 +16,9 @@ from jax.experimental.mosaic import gpu as mgpu
 
 from layouts.mla.hopper.schedule import piece_of, request_at, share_of
 from layouts.mla.shares import ROWS, TILE
+from layouts.mosaic import plgpu
 
-# untyped: the signatures are those of JAX 0.11, and checks run on older ones too
-plgpu: Final[Any] = jax.experimental.pallas.mosaic_gpu
-llvm: Final[Any] = llvm_dialect
+llvm: Final[Any] = llvm_dialect  # untyped, as plgpu is
 COLUMNS: Final = 128  # latent columns that are loaded, and accumulated, together
 SLOTS: Final = 2  # tiles in shared memory
 MATRIX: Final = plgpu.Layout.WGMMA

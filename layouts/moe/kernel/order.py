@@ -20,8 +20,8 @@ class Order(NamedTuple):
     """Choices sorted by expert, those of one expert in the order they came in.
 
     `choice`: which one stands in each row; there are rows enough for all, and those behind the last hold anything.
-    `row`: where each choice stands, anything for one that is of no expert here. `starts`: first row of each expert, and
-    the end of the last.
+    `row`: where each choice stands, the first row for one that is of no expert here. `starts`: first row of each
+    expert, and the end of the last.
     """
 
     choice: Int[Array, " rows"]
@@ -45,7 +45,7 @@ def _sorted(local: Array, held: int) -> Order:
     choice = jnp.argsort(expert, stable=True).astype(jnp.int32)
     sizes = (expert[:, None] == jnp.arange(held, dtype=expert.dtype)[None, :]).sum(axis=0, dtype=jnp.int32)
     row = jnp.zeros_like(choice).at[choice].set(jnp.arange(len(choice), dtype=jnp.int32))
-    return Order(choice, row, jnp.pad(jnp.cumsum(sizes, dtype=jnp.int32), (1, 0)))
+    return Order(choice, jnp.where(local < 0, 0, row), jnp.pad(jnp.cumsum(sizes, dtype=jnp.int32), (1, 0)))
 
 
 def _counted(local: Array, held: int, interpret: bool) -> Order:
@@ -82,7 +82,8 @@ def _body(local: Any, choice_ref: Any, row_ref: Any, starts_ref: Any, *, held: i
         mine = number == expert
         row = start + jnp.cumsum(mine.astype(jnp.int32)) - 1
         triton.store(choice_ref.at[jnp.where(mine, row, choices + at)], at, mask=mine)
-        triton.store(row_ref.at[at], row, mask=mine)
+        nobody = (expert == 0) & (number < 0) & (at < choices)  # one program says for all that it is of no expert
+        triton.store(row_ref.at[at], jnp.where(mine, row, 0), mask=mine | nobody)
         return start + mine.astype(jnp.int32).sum()
 
     start = lax.fori_loop(0, blocks, count, jnp.int32(0))
