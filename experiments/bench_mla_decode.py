@@ -18,7 +18,8 @@ added by hand, say which.
 import functools
 import pathlib
 from collections.abc import Iterator
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ import numpy as np
 
 from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from hw.measuring import median_seconds
+from layouts.kernels import Choice
 from layouts.mla.attend import RUN, Pages, attend_pages, choose
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "mla_decode.json"
@@ -52,23 +54,6 @@ RAGGED: Final = (
     (1, 16, (9000, 1, 1, 700, 64, 64, 128, 5000), RUN, "float8_e4m3fn"),
     (5, 96, (0, 63, 129, 4000), 32, "float8_e4m3fn"),
 )
-# requests, verify, heads, tokens
-TIMED: Final = (
-    (16, 1, 128, 32_768),
-    (16, 5, 96, 32_768),
-    (16, 1, 16, 32_768),
-    (16, 1, 96, 32_768),
-    (16, 1, 32, 32_768),
-    (16, 1, 64, 32_768),
-    (128, 1, 128, 4_096),
-    (128, 5, 96, 4_096),
-    (64, 1, 16, 8_192),
-    (1, 1, 128, 131_072),
-)
-# verify, heads, requests of a ragged batch
-TIMED_RAGGED: Final = ((1, 16, 64), (1, 128, 32), (5, 96, 32))
-# and latents in fp8
-TIMED_FP8: Final = ((16, 1, 16, 32_768), (16, 1, 128, 32_768))
 LARGEST_XLA: Final = 2**32  # bytes of scores above which the XLA form is not run
 
 
@@ -140,28 +125,62 @@ def contiguous(query: jax.Array, cache: jax.Array) -> jax.Array:
     return jnp.einsum("brt,btw->brw", weights, cache[..., :LATENT], preferred_element_type=jnp.float32)
 
 
-def timed(verify: int, heads: int, lengths: tuple[int, ...], dtype: str = "bfloat16") -> dict[str, Any]:
-    """Seconds of a call of the chosen form, and what they come to."""
-    query, pool, pages = problem(verify, heads, lengths, holes=False, dtype=dtype)
+class Batch(NamedTuple):
+    """A batch that is timed."""
+
+    verify: int
+    heads: int
+    lengths: tuple[int, ...]
+    dtype: str = "bfloat16"
+
+    def problem(self) -> tuple[jax.Array, jax.Array, Pages]:
+        """Its inputs, without holes."""
+        return problem(self.verify, self.heads, self.lengths, holes=False, dtype=self.dtype)
+
+    @property
+    def beside_xla(self) -> bool:
+        """Whether the XLA form attends to it: requests of one length, few enough scores."""
+        scores = 4 * self.verify * self.heads * sum(self.lengths)
+        return len({*self.lengths}) == 1 and self.dtype == "bfloat16" and scores <= LARGEST_XLA
+
+    def cache(self, pool: jax.Array) -> jax.Array:
+        """The same number of latents, contiguous."""
+        return pool[: sum(self.lengths)].reshape(len(self.lengths), -1, WIDTH)
+
+
+class Compiled(NamedTuple):
+    """The first form that compiles for a case, which it is and why none before it, and the XLA form beside it."""
+
+    run: Any
+    choice: Choice
+    plain: Any
+
+
+def compiled(batch: Batch) -> Compiled:
+    """What is timed of a batch."""
+    query, pool, pages = jax.eval_shape(batch.problem)
     choice = choose(query, pool, pages, scale=SCALE, latent=LATENT)
-    run = jax.jit(functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form))
-    seconds, tokens = median_seconds(lambda: run(query, pool, pages), CALLS), sum(lengths)
-    return {
+    attend = functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form)
+    run = jax.jit(attend).lower(query, pool, pages).compile()
+    cache = jax.eval_shape(batch.cache, pool)
+    return Compiled(run, choice, jax.jit(contiguous).lower(query, cache).compile() if batch.beside_xla else None)
+
+
+def timed(batch: Batch, by: Compiled) -> dict[str, Any]:
+    """Seconds of a call of the chosen form, what they come to, and those of XLA's form on a contiguous cache."""
+    query, pool, pages = batch.problem()
+    verify, heads, lengths, dtype = batch
+    seconds, tokens = median_seconds(lambda: by.run(query, pool, pages), CALLS), sum(lengths)
+    row = {
         "requests": len(lengths), "verify": verify, "heads": heads, "tokens": tokens / len(lengths),
-        "longest": max(lengths), "dtype": dtype, "form": choice.form, "errors": choice.errors, "seconds": seconds,
+        "longest": max(lengths), "dtype": dtype, **by.choice._asdict(), "seconds": seconds,
         "tflops": 2 * verify * heads * tokens * (WIDTH + LATENT) / seconds / 1e12,
         "tb_per_s": tokens * WIDTH * pool.dtype.itemsize / seconds / 1e12,
     }  # fmt: skip
-
-
-def beside_xla(requests: int, verify: int, heads: int, tokens: int) -> dict[str, Any]:
-    """`timed` of requests of equal length, with the seconds of XLA's form on a contiguous cache."""
-    row = timed(verify, heads, (tokens,) * requests)
-    if 4 * requests * verify * heads * tokens <= LARGEST_XLA:
-        query, pool, _ = problem(verify, heads, (tokens,) * requests, holes=False)
-        plain, cache = jax.jit(contiguous), pool[: requests * tokens].reshape(requests, tokens, WIDTH)
-        row["xla_seconds"] = median_seconds(lambda: plain(query, cache), CALLS)
-    return row
+    if by.plain is None:
+        return row
+    cache = batch.cache(pool)
+    return {**row, "xla_seconds": median_seconds(lambda: by.plain(query, cache), CALLS)}
 
 
 def ragged(requests: int) -> tuple[int, ...]:
@@ -170,20 +189,31 @@ def ragged(requests: int) -> tuple[int, ...]:
     return tuple(int(x) for x in lengths)
 
 
+TIMED: Final = (
+    Batch(1, 128, (32_768,) * 16),
+    Batch(5, 96, (32_768,) * 16),
+    *(Batch(1, heads, (32_768,) * 16) for heads in (16, 96, 32, 64)),
+    Batch(1, 128, (4_096,) * 128),
+    Batch(5, 96, (4_096,) * 128),
+    Batch(1, 16, (8_192,) * 64),
+    Batch(1, 128, (131_072,)),
+    *(Batch(verify, heads, ragged(requests)) for verify, heads, requests in ((1, 16, 64), (1, 128, 32), (5, 96, 32))),
+    *(Batch(1, heads, (32_768,) * 16, "float8_e4m3fn") for heads in (16, 128)),
+)
+
+
 def measure(path: pathlib.Path) -> None:
     """Check, time, and keep what is done after each step."""
     keep(path, with_copies(), _steps(), JUDGES)
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
-    for case in RAGGED:
-        yield "checked", attempted(checked, *case)
-    for shape in TIMED:
-        yield "timed", beside_xla(*shape)
-    for verify, heads, requests in TIMED_RAGGED:
-        yield "timed", timed(verify, heads, ragged(requests))
-    for requests, verify, heads, tokens in TIMED_FP8:
-        yield "timed", timed(verify, heads, (tokens,) * requests, "float8_e4m3fn")
+    with ThreadPoolExecutor() as pool:  # all compile before anything is timed
+        programs = pool.map(compiled, TIMED)
+        yield from (("checked", row) for row in pool.map(lambda case: attempted(checked, *case), RAGGED))
+        programs = list(programs)
+    for batch, by in zip(TIMED, programs, strict=True):
+        yield "timed", timed(batch, by)
 
 
 def show(path: pathlib.Path) -> None:

@@ -52,7 +52,7 @@ TOOLS: Final = ("memcheck", "initcheck", "racecheck", "synccheck")
 # Its pool, which PREALLOCATE=false leaves on, takes 2 MiB and more at a time.
 ALONE: Final = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 GAP: Final = 1 << 20  # bytes behind an allocation, more than the largest tile of a kernel
-SECONDS: Final = 300  # after which a process is given up
+SECONDS: Final = 120  # after which a process is given up
 KEPT_LINES: Final = 12  # of a report
 # "ERROR SUMMARY: 0 errors"; "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)"
 SUMMARY: Final = re.compile(r"SUMMARY: (\d+) (?:error|hazard)")

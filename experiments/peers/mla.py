@@ -1,13 +1,12 @@
 """MLA decode by others, at the shapes of `experiments/bench_mla_decode.py` and on its pages."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench_mla_decode import LATENT, SCALE, TIMED, WIDTH, exact, problem
+from experiments.bench_mla_decode import LATENT, SCALE, TIMED, WIDTH, exact
 from experiments.peers.case import Case
 from experiments.peers.installed import module
 from experiments.peers.timing import Run, tensor
@@ -22,11 +21,10 @@ def cases(count: int) -> Iterator[Case]:
         "FlashMLA": flash_mla, "FlashAttention 3": flash_attention, "SGLang Triton": sglang, "torch cuDNN": cudnn,
         "jax cuDNN": jax_cudnn, "torch.compile": compiled,
     }  # fmt: skip
-    for requests, verify, heads, tokens in TIMED[:count]:
-        shape = {"requests": requests, "verify": verify, "heads": heads, "tokens": tokens}
-        yield Case(
-            "mla_decode", shape, partial(problem, verify, heads, (tokens,) * requests, holes=False), _first, peers
-        )
+    for batch in TIMED[:count]:
+        requests, tokens = len(batch.lengths), max(batch.lengths)
+        shape = {"requests": requests, "verify": batch.verify, "heads": batch.heads, "tokens": tokens}
+        yield Case("mla_decode", shape, batch.problem, _first, peers)
 
 
 def flash_mla(query: jax.Array, pool: jax.Array, pages: Pages) -> Run:

@@ -173,13 +173,13 @@ def _block(memory: _Memory, **shared: Any) -> None:
 
 
 def _fetch(memory: _Memory, here: _Shared, request: Array, head: Array, slot: Array) -> None:
-    """Set everything on its way; what has the longest first."""
-    plgpu.copy_gmem_to_smem(memory.recurrent.at[slot, head], here.state, here.state_came)
+    """Set everything on its way; what is needed first goes first."""
     new = ((memory.q, here.q), (memory.k, here.k), (memory.v, here.v), (memory.log_decay, here.decay))
     ring = ((memory.keys, here.old_keys), (memory.deltas, here.old_deltas), (memory.decay, here.old_decay))
     for row, pairs in ((request, new), (slot, ring)):
         for source, target in pairs:
             plgpu.copy_gmem_to_smem(source.at[row, :, head], target, here.tokens_came)
+    plgpu.copy_gmem_to_smem(memory.recurrent.at[slot, head], here.state, here.state_came)
 
 
 def _keep(memory: _Memory, here: _Shared, head: Array, slot: Array) -> None:
