@@ -149,7 +149,8 @@ class Batch(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """The first form that compiles for a case, which it is and why none before it, and the XLA form beside it."""
+    """The first form that compiles for a batch, which it is and why none before it, and the XLA form if it is beside
+    it."""
 
     run: Any
     choice: Choice
@@ -162,8 +163,10 @@ def compiled(batch: Batch) -> Compiled:
     choice = choose(query, pool, pages, scale=SCALE, latent=LATENT)
     attend = functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form)
     run = jax.jit(attend).lower(query, pool, pages).compile()
+    if not batch.beside_xla:
+        return Compiled(run, choice, None)
     cache = jax.eval_shape(batch.cache, pool)
-    return Compiled(run, choice, jax.jit(contiguous).lower(query, cache).compile() if batch.beside_xla else None)
+    return Compiled(run, choice, jax.jit(contiguous).lower(query, cache).compile())
 
 
 def timed(batch: Batch, by: Compiled) -> dict[str, Any]:

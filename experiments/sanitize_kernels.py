@@ -52,7 +52,8 @@ TOOLS: Final = ("memcheck", "initcheck", "racecheck", "synccheck")
 # Its pool, which PREALLOCATE=false leaves on, takes 2 MiB and more at a time.
 ALONE: Final = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 GAP: Final = 1 << 20  # bytes behind an allocation, more than the largest tile of a kernel
-SECONDS: Final = 120  # after which a process is given up
+SECONDS: Final = 80  # after which a process is given up
+PATIENCE: Final = 5  # and after which one that does not end for that is killed
 KEPT_LINES: Final = 12  # of a report
 # "ERROR SUMMARY: 0 errors"; "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)"
 SUMMARY: Final = re.compile(r"SUMMARY: (\d+) (?:error|hazard)")
@@ -88,7 +89,7 @@ def run_grouped() -> None:
         jax.block_until_ready(run(*bench_grouped_gemm.problem(layer, 100, form, holes=True)))
 
 
-def run_kda() -> None:
+def run_kda(form: str) -> None:
     """A step of three requests: one with accepted tokens, one that begins, and a padding row."""
     random, heads, dim, tokens, slots = np.random.default_rng(0), 2, 128, 3, 5
 
@@ -101,11 +102,12 @@ def run_kda() -> None:
     standing = Standing(
         jnp.array([2, 4, 0], jnp.int32), jnp.array([2, 1, 0], jnp.int32), jnp.array([False, True, False])
     )
-    jax.block_until_ready(jax.jit(kda.FORMS["triton"])(new, drawn(slots, heads, dim, dim), kept, standing))
+    jax.block_until_ready(jax.jit(kda.FORMS[form])(new, drawn(slots, heads, dim, dim), kept, standing))
 
 
 KERNELS: Final[Mapping[str, Callable[[], None]]] = {
-    "mla": run_mla, "paged": run_paged, "grouped_gemm": run_grouped, "kda": run_kda
+    "mla": run_mla, "paged": run_paged, "grouped_gemm": run_grouped,
+    "kda": functools.partial(run_kda, "triton"), "kda_hopper": functools.partial(run_kda, "mosaic_gpu"),
 }  # fmt: skip
 
 
@@ -121,8 +123,9 @@ def sanitized(tool: str, kernel: str) -> dict[str, Any]:
     command = [sanitizer(), "--tool", tool, *gap, "--print-limit", "5", sys.executable, "-c", run]
     started = time.perf_counter()
     ended = subprocess.run(
-        ["timeout", str(SECONDS), *command], capture_output=True, text=True, check=False, env={**os.environ, **ALONE}
-    )
+        ["timeout", f"--kill-after={PATIENCE}", str(SECONDS), *command],
+        capture_output=True, text=True, check=False, env={**os.environ, **ALONE},
+    )  # fmt: skip
     text = ended.stdout + ended.stderr
     counts = SUMMARY.findall(text)
     errors = int(counts[-1]) if counts and ended.returncode == 0 else None

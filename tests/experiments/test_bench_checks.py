@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from experiments import h200_run
+from experiments import bench_kda_step, bench_mla_decode, h200_run
 from experiments.measured import beyond, failures, keep, stored
 
 BOUNDS: Final = {"error": 0.1, "exact": True}
@@ -20,7 +20,7 @@ JUDGED: Final = {
     "bench_paged_attention": ("checked", (("error",), ("lse_error",), ("empty_rows_right",))),
     "bench_grouped_gemm": ("checked", (("error",),)),
     "bench_kda_step": (
-        "checked", tuple((form, kind) for form in ("triton", "xla") for kind in ("error", "state_error"))
+        "checked", tuple((form, kind) for form in ("mosaic_gpu", "triton", "xla") for kind in ("error", "state_error"))
     ),
     "bench_overlap": ("plain", (("error",),)),
     "h200_attention": ("rows", (("error",),)),
@@ -86,6 +86,27 @@ def test_a_case_that_does_not_start_is_a_failure_and_the_others_are_measured(
     for _, row in rows:
         (line,) = bench.JUDGES["checked"](row)
         assert line.endswith("failed, ValueError: 236 KiB of shared memory")
+
+
+def test_latent_attention_is_timed_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compiles before it is timed is what is timed, beside XLA's form and without it."""
+    batches = (bench_mla_decode.Batch(1, 16, (64, 64)), bench_mla_decode.Batch(2, 16, (65, 3)))
+    monkeypatch.setattr(bench_mla_decode, "TIMED", batches)
+    monkeypatch.setattr(bench_mla_decode, "RAGGED", ())
+    even, ragged = [row for kind, row in bench_mla_decode._steps() if kind == "timed"]
+    assert even["form"] == ragged["form"] == "xla" and [line.split(":")[0] for line in even["errors"]] == [
+        "mosaic_gpu", "triton"
+    ]  # fmt: skip
+    assert even["seconds"] > 0 and even["xla_seconds"] > 0 and "xla_seconds" not in ragged
+    assert (ragged["requests"], ragged["verify"], ragged["tokens"], ragged["longest"]) == (2, 2, 34, 65)
+
+
+def test_steps_of_linear_attention_are_timed_where_no_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_kda_step, "TIMED", ((2, 1, 3),))
+    monkeypatch.setattr(bench_kda_step, "RAGGED", ())
+    ((kind, row),) = bench_kda_step._steps()
+    assert kind == "timed" and row["form"] == "xla" and row["seconds"] > 0
+    assert row["all_tb_per_s"] / row["tb_per_s"] == pytest.approx(1 + 11 * 3 / (2 * 128))
 
 
 @pytest.mark.parametrize("name", JUDGED)
