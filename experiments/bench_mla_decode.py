@@ -9,13 +9,11 @@ calls whose results are dropped as they come. The XLA form that it is held again
 masks, so it does less. FLOP/s count 2 x (576 + 512) a query row and token, bytes those of the latents once; a copy
 counts bytes read plus written. A ragged batch has lengths from 1k to 64k, evenly spread on a logarithmic scale.
 
-Expected on an H200: 530 to 600 TFLOP/s at 128 heads, 16 requests and 32k tokens; 3.3 to 3.5 TB/s at 16 heads. Takes two
-minutes. The stored results are not of one run of this file: times are of the kernel before the one that is here, which
-cut batches of one length more often and has not been timed, and four of the cases were not checked. `notes`, which were
-added by hand, say which.
+Expected on an H200: 510 to 600 TFLOP/s at 128 heads, 16 requests and 32k tokens; 3.3 to 3.5 TB/s at 16 heads. Takes two
+minutes, nearly all of it compiling. The stored run ended before eight of the batches; `notes`, which were added by
+hand, say what they took with the kernel before.
 """
 
-import functools
 import pathlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +26,7 @@ import numpy as np
 from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from hw.measuring import median_seconds
 from layouts.kernels import Choice
-from layouts.mla.attend import RUN, Pages, attend_pages, choose
+from layouts.mla.attend import RUN, Pages, compile_pages
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "mla_decode.json"
 LATENT: Final = 512
@@ -103,9 +101,8 @@ def checked(verify: int, heads: int, lengths: tuple[int, ...], run: int, dtype: 
     """Relative error of the output, largest of the log-sum-exp, and whether empty rows are zero and -inf."""
     inputs = problem(verify, heads, lengths, holes=True, run=run, dtype=dtype)
     wanted, wanted_lse = exact(*inputs, run)
-    choice = choose(*inputs, scale=SCALE, latent=LATENT, run=run)
-    attend = functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form, run=run)
-    output, lse = jax.jit(attend)(*inputs)
+    choice, attend = compile_pages(*inputs, scale=SCALE, latent=LATENT, run=run)
+    output, lse = attend(*inputs)
     found, found_lse = np.asarray(output.astype(jnp.float32)).astype(np.float64), np.asarray(lse).astype(np.float64)
     seen = np.isfinite(wanted_lse)
     return {
@@ -160,9 +157,7 @@ class Compiled(NamedTuple):
 def compiled(batch: Batch) -> Compiled:
     """What is timed of a batch."""
     query, pool, pages = jax.eval_shape(batch.problem)
-    choice = choose(query, pool, pages, scale=SCALE, latent=LATENT)
-    attend = functools.partial(attend_pages, scale=SCALE, latent=LATENT, form=choice.form)
-    run = jax.jit(attend).lower(query, pool, pages).compile()
+    choice, run = compile_pages(query, pool, pages, scale=SCALE, latent=LATENT)
     if not batch.beside_xla:
         return Compiled(run, choice, None)
     cache = jax.eval_shape(batch.cache, pool)

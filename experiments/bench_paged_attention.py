@@ -10,8 +10,7 @@ attends to what it read. FLOP/s count 2 x (key + width) a query row and token, b
 copy counts bytes read plus written.
 
 Expected on an H200: 3.9 to 4.2 TB/s where a GB is read by few rows, 200 TFLOP/s where five tokens of 16 heads a KV
-head are verified. Takes a minute. In the stored results rows of two runs were put together and transcribed from logs,
-with three or four digits, and the copy is that of bench_mla_decode; `notes` were added by hand.
+head are verified. Takes a minute. `merged` and `packed` of the stored results, and `notes`, were added by hand.
 """
 
 import functools

@@ -6,15 +6,14 @@
 Requests of no token, experts that nobody chose and the padding slot are among the inputs; pages are in random order.
 That results are right is held by the benches: here they are computed and dropped. memcheck finds accesses out of
 bounds, initcheck reads of device memory that nothing wrote, racecheck races in shared memory, synccheck barriers that
-not all threads reach. Each tool on each kernel is a process, all side by side; takes two minutes.
+not all threads reach. Each tool on each kernel is a process, all side by side; takes a minute.
 
 A tool knows allocations, not arrays. So that an array is one, JAX's pool of memory is off (`ALONE`), and memcheck puts
 a gap behind each, or the next one would take what is read beyond the end. Arguments and results are apart then; what a
 program keeps between its kernels still lies in one allocation of XLA's.
 
-Not shown yet: the stored results were made with JAX's pool, in which these small arrays lie side by side. That no
-kernel reads or writes beyond an array, and none reads what nobody wrote, is to be shown again; races and barriers are
-not concerned. `notes` there were added by hand.
+In the stored results nothing was found. They are of two runs, as `notes` say, which were added by hand: in each, one or
+two of the processes with the experts' products hung.
 """
 
 import functools

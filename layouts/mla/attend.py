@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import jax
 from jaxtyping import Array, Float
 
-from layouts.kernels import MOSAIC, PLAIN, Choice, first_form
+from layouts.kernels import MOSAIC, PLAIN, Choice, first_compiled
 from layouts.mla.hopper import attend_runs, require_supported
 from layouts.mosaic import device_for_kernels
 from layouts.paged import RUN, Pages
 from layouts.paged import attend as paged
 from layouts.paged.block import Entry
 
-__all__ = ["FORMS", "RUN", "Pages", "attend_pages", "choose"]
+__all__ = ["FORMS", "RUN", "Pages", "attend_pages", "compile_pages"]
 
 TRIED: Final = (MOSAIC, "triton", PLAIN)
 
@@ -33,13 +33,13 @@ def attend_pages(
 ) -> Result:
     """Output (dtype of the query) and float32 log-sum-exp, base e, of each row; zero and -inf where it sees nothing.
 
-    Values are the first `latent` of the keys; `run` of them lie together. `form` is one of `FORMS`, as `choose` gives
-    it. Pool rows that no row sees may hold anything.
+    Values are the first `latent` of the keys; `run` of them lie together. `form` is one of `FORMS`, as `compile_pages`
+    finds it. Pool rows that no row sees may hold anything.
     """
     return FORMS[form](query, pool, pages, scale, latent, run)
 
 
-def choose(
+def compile_pages(
     query: jax.ShapeDtypeStruct | jax.Array,
     pool: jax.ShapeDtypeStruct | jax.Array,
     pages: Pages,
@@ -47,14 +47,15 @@ def choose(
     scale: float,
     latent: int,
     run: int = RUN,
-) -> Choice:
-    """The first form that compiles for these shapes on the default device. Raises `NoFormError` if none does."""
+) -> tuple[Choice, Callable[[jax.Array, jax.Array, Pages], Result]]:
+    """The first form that compiles for these shapes on the default device, and that compiled. Raises `NoFormError` if
+    none does."""
 
-    def compiled(form: str) -> None:
+    def compiled(form: str) -> Any:
         attend = jax.jit(partial(attend_pages, scale=scale, latent=latent, form=form, run=run))
-        attend.lower(query, pool, pages).compile()
+        return attend.lower(query, pool, pages).compile()
 
-    return first_form(f"attention over {latent} latents", TRIED, compiled)
+    return first_compiled(f"attention over {latent} latents", TRIED, compiled)
 
 
 def _attend_here(query: jax.Array, pool: jax.Array, pages: Pages, scale: float, latent: int, run: int) -> Result:

@@ -71,10 +71,8 @@ def test_without_the_tool_nothing_is_started(tmp_path: pathlib.Path, monkeypatch
     assert not started and not (tmp_path / "out.json").exists()
 
 
-def test_the_stored_results_say_that_they_were_made_with_a_pool() -> None:
-    """Until they are made again, as `memory` will say."""
+def test_stored_results_are_of_every_tool_and_kernel_with_an_allocation_for_each_array() -> None:
     document = json.loads(sanitize.RESULTS.read_text(encoding="utf-8"))
-    assert ("memory" in document) != any("pool" in note for note in document["notes"])
-    assert {(row["tool"], row["kernel"]) for row in document["found"]} == {
-        (tool, kernel) for tool in sanitize.TOOLS for kernel in sanitize.KERNELS
-    }
+    assert document["memory"] == sanitize.ALONE and document["gap_bytes"] == sanitize.GAP
+    found = {(row["tool"], row["kernel"]): row["errors"] for row in document["found"]}
+    assert found == {(tool, kernel): 0 for tool in sanitize.TOOLS for kernel in sanitize.KERNELS}

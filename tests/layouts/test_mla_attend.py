@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layouts.combine.reference import merge
-from layouts.mla.attend import Pages, attend_pages, choose
+from layouts.mla.attend import Pages, attend_pages, compile_pages
 from layouts.mla.hopper import attend_runs
 from layouts.mla.hopper.kernel import UnsupportedShapeError
 from layouts.paged.splits import split_count
@@ -96,8 +96,9 @@ def test_pieces_fill_whole_waves(blocks, tiles, expected):
 
 def test_without_such_a_gpu_the_xla_form_is_chosen_and_the_reason_kept():
     query, pool, pages, _ = problem()
-    found = choose(query, pool, pages, scale=SCALE, latent=LATENT)
+    found, compiled = compile_pages(query, pool, pages, scale=SCALE, latent=LATENT)
     assert found.form == "xla"
+    assert [x.shape for x in compiled(query, pool, pages)] == [(*query.shape[:3], LATENT), query.shape[:3]]
     mosaic, triton = found.errors
     assert mosaic in (
         "mosaic_gpu: cpu: the kernel is for compute capability 9.0; use another form",
