@@ -19,9 +19,10 @@ class Launch(NamedTuple):
 
 
 @functools.cache
-def program_launch() -> Launch:
-    """As measured; what a stage of more layers takes has not been."""
+def program_launch(gpus: int) -> Launch:
+    """As measured, for a program of one GPU or of several; what a stage of more layers takes has not been, and several
+    were two."""
     document = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    sources = document.pop("sources")
+    sources, among = document.pop("sources"), "one" if gpus == 1 else "several"
     found = {name: figure.value for name, figure in flattened(document, "", sources, Provenance.ASSUMED, _FILE.name)}
-    return Launch(found["call"], found["call_least"], found["call_most"])
+    return Launch(*(found[f"{among}.{name}"] for name in ("call", "call_least", "call_most")))

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
+from experiments.h200_layouts.points import in_words
 from experiments.h200_layouts.predict import Predicted
 from explorer.report.pictures.style import BLUE, GREEN, GREY, PALE, PURPLE, RED, plain, short
 
@@ -66,7 +67,7 @@ def _errors(axes: Axes, found: Predicted, colours: Mapping[str, str]) -> None:
     rows: dict[str, list[int]] = defaultdict(list)
     for number, point in enumerate(found.points):
         if not found.fitted[number]:
-            rows[f"{point.shape.gpus} GPUs: {point.shape.layout}"].append(number)
+            rows[f"{in_words(point.shape.gpus)}: {point.shape.layout}"].append(number)
     axes.axvspan(-_BOUND, _BOUND, color=PALE, linewidth=0)
     axes.axvline(0.0, color=GREY, linewidth=0.6)
     for line, numbers in enumerate(rows.values()):

@@ -93,6 +93,11 @@ def fitted(among: Iterable[Point], seed: int = SEED) -> frozenset[str]:
     return frozenset(chosen)
 
 
+def in_words(gpus: int) -> str:
+    """So many GPUs, in words."""
+    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
 def _slice(data: Mapping[str, Any], model: str) -> Slice:
     cut = data["slices"][model]
     return Slice(model, cut["layers"], cut["experts"])

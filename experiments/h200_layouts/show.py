@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from rich.table import Table
 
-from experiments.h200_layouts.points import fitted, points, shapes
+from experiments.h200_layouts.points import fitted, in_words, points, shapes
 from experiments.h200_layouts.predict import Predicted, predicted
 from experiments.measured import console
 
@@ -73,17 +73,28 @@ def errors(found: Predicted, held_out: bool = True) -> Float[np.ndarray, " point
 
 
 def verdict(found: Predicted) -> list[str]:
-    """The bar, and what was reached."""
-    off, asked = errors(found), [c for c in choices(found) if c.gap > GAP]
+    """The bar, and what was reached: of all points held out, and of those of as many GPUs."""
+    asked = [c for c in choices(found) if c.gap > GAP]
     right = sum(c.best == c.named for c in asked)
-    before = np.abs(found.before / found.measured - 1.0)[~found.fitted]
+    held, gpus = ~found.fitted, np.array([point.shape.gpus for point in found.points])
+    before = np.abs(found.before / found.measured - 1.0)[held]
+    counts = sorted({*gpus[held].tolist()})
+    parts = [f"of {in_words(n)}: {_reached(found, held & (gpus == n))}" for n in counts]
     return [
-        f"held out: {len(off)} points; median error {_percent(np.median(off))} (bar {_percent(MIDDLE)}), largest "
-        f"{_percent(off.max())}, {(off <= BOUND).sum()} within {_percent(BOUND)} (bar: all)",
+        f"held out: {_reached(found, held)}; bars: median {_percent(MIDDLE)}, all within {_percent(BOUND)}",
+        *parts,
         f"by the curves alone: median {_percent(np.median(before))}, largest {_percent(before.max())}",
         f"fitted to: {int(found.fitted.sum())} points; median error {_percent(np.median(errors(found, False)))}",
         f"best layout named right in {right} of {len(asked)} questions with a gap above {_percent(GAP)}",
     ]
+
+
+def _reached(found: Predicted, those: np.ndarray) -> str:
+    off = np.abs(found.after / found.measured - 1.0)[those]
+    return (
+        f"{len(off)} points; median error {_percent(np.median(off))}, largest {_percent(off.max())}, "
+        f"{(off <= BOUND).sum()} within {_percent(BOUND)}"
+    )
 
 
 def choices(found: Predicted) -> list[Choice]:
@@ -124,7 +135,7 @@ def _best(found: Iterable[Choice]) -> Table:
         if choice.gap > GAP or choice.lost > GAP:
             model, gpus, requests, verify, context = choice.question
             named = "the same" if choice.best == choice.named else choice.named
-            asked = f"{model}, {gpus} GPUs, {requests} x {verify}, {context:,}"
+            asked = f"{model}, {in_words(gpus)}, {requests} x {verify}, {context:,}"
             gap, lost = f"{100 * choice.gap:.1f}", f"{100 * choice.lost:.1f}"
             table.add_row(asked, str(choice.layouts), choice.best, gap, named, lost)
     return table

@@ -12,10 +12,12 @@ the project needs any.
 PyTorch's calls are timed by CUDA events around graph replays of 20 calls (medians of seven), so without launch gaps;
 JAX's by wall time of 20 queued calls, as our benchmarks do. Ours and XLA's are read from the stored results of these.
 
-Expected on an H200, as parts of our time. MLA decode: FlashMLA 0.81 to 0.86, FlashAttention 3 0.87 to 0.97, SGLang's
-Triton kernel 4.14 to 9.55; cuDNN refuses. Grouped-query decode of one token: FlashAttention 2 0.89, FlashAttention 3
-0.91, JAX's cuDNN 0.99, SGLang's 1.35, PyTorch's cuDNN 1.38; of five: FlashAttention 3 0.58, cuDNN 11.84 to 11.88. KDA:
-flash-linear-attention 0.76 of a step of one token and 0.89 of five. Experts: SGLang's 0.96, PyTorch's 1.46 to 1.53.
+Expected on an H200, as parts of our time. MLA decode: FlashMLA 0.79 to 0.82, FlashAttention 3 0.85 to 0.96, SGLang's
+Triton kernel 3.96 to 9.31; cuDNN refuses. Grouped-query decode of one token: FlashAttention 2 0.83, FlashAttention 3
+0.78 to 0.85, JAX's cuDNN 0.92 to 1.35, SGLang's 1.25 to 4.12, PyTorch's cuDNN 1.28 to 3.98; of five: FlashAttention 3
+0.54, cuDNN 11 times as long. KDA: flash-linear-attention 0.87 of a step of one token and 1.33 to 1.39 of five. Experts:
+SGLang's 0.96, PyTorch's 1.46 to 1.53. Ours are of other H200s than the peers', whose copies are slower: by 2 % for MLA,
+3 % for KDA and 9 % for grouped queries.
 Takes two minutes with cold caches, most of it compiling; a run that ends early is gone on with. `notes` in the stored
 results were added by hand.
 """

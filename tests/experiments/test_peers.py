@@ -114,17 +114,17 @@ def test_every_stored_row_has_a_time_or_a_reason(capsys: pytest.CaptureFixture[s
 
 # who, at which op and how many tokens verified, and what is said of their part of our time
 SAID = (
-    ("mla_decode", "FlashMLA", None, "FlashMLA 0.81 to 0.86"),
-    ("mla_decode", "FlashAttention 3", None, "FlashAttention 3 0.87 to 0.97"),
-    ("mla_decode", "SGLang Triton", None, "Triton kernel 4.14 to 9.55"),
-    ("paged_attention", "torch FlashAttention 2", 1, "FlashAttention 2 0.89"),
-    ("paged_attention", "FlashAttention 3", 1, "FlashAttention 3 0.91"),
-    ("paged_attention", "jax cuDNN", 1, "JAX's cuDNN 0.99"),
-    ("paged_attention", "SGLang Triton", 1, "SGLang's 1.35"),
-    ("paged_attention", "torch cuDNN", 1, "PyTorch's cuDNN 1.38"),
-    ("paged_attention", "FlashAttention 3", 5, "of five: FlashAttention 3 0.58"),
-    ("kda_step", "flash-linear-attention, recurrent", 1, "flash-linear-attention 0.76 of a step of one token"),
-    ("kda_step", "flash-linear-attention, recurrent", 5, "and 0.89 of five"),
+    ("mla_decode", "FlashMLA", None, "FlashMLA 0.79 to 0.82"),
+    ("mla_decode", "FlashAttention 3", None, "FlashAttention 3 0.85 to 0.96"),
+    ("mla_decode", "SGLang Triton", None, "Triton kernel 3.96 to 9.31"),
+    ("paged_attention", "torch FlashAttention 2", 1, "FlashAttention 2 0.83"),
+    ("paged_attention", "FlashAttention 3", 1, "FlashAttention 3 0.78 to 0.85"),
+    ("paged_attention", "jax cuDNN", 1, "JAX's cuDNN 0.92 to 1.35"),
+    ("paged_attention", "SGLang Triton", 1, "SGLang's 1.25 to 4.12"),
+    ("paged_attention", "torch cuDNN", 1, "PyTorch's cuDNN 1.28 to 3.98"),
+    ("paged_attention", "FlashAttention 3", 5, "of five: FlashAttention 3 0.54"),
+    ("kda_step", "flash-linear-attention, recurrent", 1, "flash-linear-attention 0.87 of a step of one token"),
+    ("kda_step", "flash-linear-attention, recurrent", 5, "and 1.33 to 1.39 of five"),
     ("grouped_gemm", "SGLang Triton", None, "SGLang's 0.96"),
     ("grouped_gemm", "torch grouped_mm", None, "PyTorch's 1.46 to 1.53"),
 )

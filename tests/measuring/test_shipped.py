@@ -73,8 +73,8 @@ def test_a_program_is_priced_by_the_curves_of_its_kernels() -> None:
     ours = of_program(make_request("llama-3.1-8b", "h200", 2, domain=4, gpus_per_host=4)).machine
     assert (ours.name, ours.sources.chip) == ("h200", "h200@program")
     assert (float(ours.domain), float(ours.gpus_per_host)) == (4.0, 4.0)
-    assert ours.figure("gemm.latency.bf16").provenance is Provenance.FITTED
-    assert ours.figure("gemm.latency.bf16").source.startswith("measured on ")
+    assert ours.figure("state.latency.bf16").provenance is Provenance.FITTED
+    assert ours.figure("state.latency.bf16").source.startswith("measured on ")
     # an engine's kernels have the chip's; a chip that nobody measured has no others
     assert make_request("llama-3.1-8b", "h200", 2).machine.sources.chip == "h200"
     assert of_program(make_request("llama-3.1-8b", "h100", 2)).machine.sources.chip == "h100"
