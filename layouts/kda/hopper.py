@@ -19,14 +19,15 @@ from jaxtyping import Array, Float
 
 from hw.errors import MeshwrightError
 from layouts.kda.chunked import Writes
-from layouts.kda.kernel import Result
+from layouts.kda.kernel import READ, Inputs, Result, inputs_of
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
 from layouts.mosaic import device_for_kernels, plgpu
 
 _DIM: Final = 128
-_SHARED: Final = 227 * 1024  # bytes of a multiprocessor that a block can have (CUDA C++ Programming Guide, 9.0)
+_ROOM: Final = 227 * 1024  # bytes of a multiprocessor that a block can have (CUDA C++ Programming Guide, 9.0)
 _KEPT_BACK: Final = 1024  # of which barriers and the compiler take some
+_ALIGNED: Final = 1024  # bytes, to multiples of which an array there is rounded up
 _NEW: Final = ("q", "k", "v", "decay", "outputs", "deltas")  # of each new token in shared memory
 _RING: Final = ("old_keys", "old_deltas", "old_decay")  # of each token of the ring
 # Of each 16 keys and 32 columns of a warp a lane has 4 x 4: it loads 16 bytes of a row, and eight lanes 128 of it.
@@ -57,21 +58,23 @@ def advance_and_solve(
     requests, count, heads, dim = tokens.k.shape
     ring = writes.keys.shape[1]
     _require(dim, recurrent.dtype, count, ring)
-    read = (standing.slots, standing.due, standing.empty.astype(jnp.int32), *jax.tree.leaves(tokens))
-    kept = [jax.new_ref(x) for x in (recurrent, writes.keys, writes.deltas, writes.decay)]
+    given = inputs_of(tokens, recurrent, writes, standing)
+    kept = [jax.new_ref(x) for x in given[READ:]]
     launch = plgpu.kernel(
-        lambda *refs, **shared: _block(_Memory(*refs), **shared),
+        lambda *refs, **shared: _block(Inputs(*refs[:-1]), refs[-1], _Shared(**shared)),
         out_type=jax.ShapeDtypeStruct(tokens.q.shape, jnp.float32),
-        scratch_types=_shared(count, ring),
+        scratch_types=_scratch(count, ring),
         grid=(requests, heads),
         grid_names=("request", "head"),
         compiler_params=plgpu.CompilerParams(
-            unsafe_no_auto_barriers=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup
+            unsafe_no_auto_barriers=True,
+            reduction_scratch_bytes=0,
+            lowering_semantics=plgpu.LoweringSemantics.Warpgroup,
         ),
         interpret=plgpu.InterpretGPUParams() if interpret else None,
         kernel_name="kda_step",
     )
-    output = launch(*read, *kept)
+    output = launch(*given[:READ], *kept)
     recurrent, keys, deltas, decay = (jax.freeze(x) for x in kept)
     return output, recurrent, Writes(keys, deltas, decay)
 
@@ -81,16 +84,17 @@ def _require(dim: int, dtype: Any, count: int, ring: int) -> None:
         raise MeshwrightError(
             f"states of {dim} channels in {jnp.dtype(dtype).name}: the kernel has {_DIM} in float32; use another form"
         )
-    asked = 4 * dim * (dim + len(_NEW) * count + len(_RING) * ring)
-    if asked > _SHARED - _KEPT_BACK:
+    rows = len(_NEW) * [count] + len(_RING) * [ring]
+    asked = 4 * dim * dim + sum(-(-4 * dim * number // _ALIGNED) * _ALIGNED for number in rows)
+    if asked > _ROOM - _KEPT_BACK:
         raise MeshwrightError(
-            f"{count} tokens beside a ring of {ring}: the kernel has no room for more than {_SHARED} bytes in all; use "
-            "another form"
+            f"{count} tokens beside a ring of {ring}: a block would want {asked:,} bytes of shared memory, of "
+            f"{_ROOM:,}; use another form"
         )
 
 
-def _shared(count: int, ring: int) -> dict[str, Any]:
-    """Shared memory and barriers of a block, by the names of `_Block`."""
+def _scratch(count: int, ring: int) -> dict[str, Any]:
+    """Shared memory and barriers of a block, by the names of `_Shared`."""
 
     def rows(number: int) -> Any:
         return plgpu.SMEM((number, _DIM), jnp.float32)
@@ -102,24 +106,6 @@ def _shared(count: int, ring: int) -> dict[str, Any]:
         "state_came": plgpu.Barrier(),
         "tokens_came": plgpu.Barrier(num_arrivals=4 + len(_RING)),
     }
-
-
-class _Memory(NamedTuple):
-    """References of a block in device memory: where requests stand, the new tokens, what the slots hold, outputs."""
-
-    slots: Any
-    due: Any
-    empty: Any
-    q: Any
-    k: Any
-    v: Any
-    log_decay: Any
-    beta: Any
-    recurrent: Any
-    keys: Any
-    deltas: Any
-    decay: Any
-    output: Any
 
 
 class _Shared(NamedTuple):
@@ -139,9 +125,8 @@ class _Shared(NamedTuple):
     tokens_came: Any
 
 
-def _block(memory: _Memory, **shared: Any) -> None:
+def _block(memory: Inputs, output: Any, here: _Shared) -> None:
     """A head of a request. The state that it leaves is that before its new tokens: they may yet be refused."""
-    here = _Shared(**shared)
     request, head = lax.axis_index("request"), lax.axis_index("head")
     slot = memory.slots[request]
     _fetch(memory, here, request, head, slot)
@@ -167,12 +152,12 @@ def _block(memory: _Memory, **shared: Any) -> None:
 
     lax.fori_loop(0, here.k.shape[0], solved, (state, first))
     plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(here.outputs, memory.output.at[request, :, head])
+    plgpu.copy_smem_to_gmem(here.outputs, output.at[request, :, head])
     pl.when(slot > 0)(lambda: _keep(memory, here, head, slot))
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-def _fetch(memory: _Memory, here: _Shared, request: Array, head: Array, slot: Array) -> None:
+def _fetch(memory: Inputs, here: _Shared, request: Array, head: Array, slot: Array) -> None:
     """Set everything on its way; what is needed first goes first."""
     new = ((memory.q, here.q), (memory.k, here.k), (memory.v, here.v), (memory.log_decay, here.decay))
     ring = ((memory.keys, here.old_keys), (memory.deltas, here.old_deltas), (memory.decay, here.old_decay))
@@ -182,7 +167,7 @@ def _fetch(memory: _Memory, here: _Shared, request: Array, head: Array, slot: Ar
     plgpu.copy_gmem_to_smem(memory.recurrent.at[slot, head], here.state, here.state_came)
 
 
-def _keep(memory: _Memory, here: _Shared, head: Array, slot: Array) -> None:
+def _keep(memory: Inputs, here: _Shared, head: Array, slot: Array) -> None:
     """The new tokens into the ring, all of which has been read."""
     tokens = pl.ds(0, here.k.shape[0])
     for source, target in ((here.k, memory.keys), (here.deltas, memory.deltas), (here.decay, memory.decay)):

@@ -35,6 +35,36 @@ Columns = Float[Array, " columns"]
 _FusedForm = Callable[[Array, Array, Array], Array]  # x y + z
 
 
+class Inputs(NamedTuple):
+    """What a kernel is given, arrays or references to them: where requests stand, the new tokens, and what the slots
+    hold, which it updates."""
+
+    slots: Any
+    due: Any
+    empty: Any
+    q: Any
+    k: Any
+    v: Any
+    log_decay: Any
+    beta: Any
+    recurrent: Any
+    keys: Any
+    deltas: Any
+    decay: Any
+
+
+READ: Final = Inputs._fields.index("recurrent")  # so many are only read
+
+
+def inputs_of(
+    tokens: Tokens, recurrent: Float[Array, "slots heads dim dim"], writes: Writes, standing: Standing
+) -> Inputs:
+    """The arrays of a step."""
+    new = (tokens.q, tokens.k, tokens.v, tokens.log_decay, tokens.beta)
+    stand = (standing.slots, standing.due, standing.empty.astype(jnp.int32))
+    return Inputs(*stand, *new, recurrent, writes.keys, writes.deltas, writes.decay)
+
+
 def advance_and_solve(
     tokens: Tokens,
     recurrent: Float[Array, "slots heads dim dim"],
@@ -53,39 +83,20 @@ def advance_and_solve(
         raise MeshwrightError(
             f"heads of {dim} channels: the kernel has powers of two from {_PARTS} to {_MOST}; use another form"
         )
-    new = (tokens.q, tokens.k, tokens.v, tokens.log_decay, tokens.beta)
-    read = (standing.slots, standing.due, standing.empty.astype(jnp.int32), *new)
-    operands = vary_alike(*read, recurrent, writes.keys, writes.deltas, writes.decay)
+    operands = vary_alike(*inputs_of(tokens, recurrent, writes, standing))
     described = partial(jax.ShapeDtypeStruct, manual_axis_type=jax.typeof(operands[0]).manual_axis_type)
-    kept = operands[len(read) :]
+    kept = operands[READ:]
     launch = pl.pallas_call(
         partial(_program, interpret=interpret),
         grid=(heads, requests),
         out_shape=(described(tokens.q.shape, jnp.float32), *(described(x.shape, x.dtype) for x in kept)),
-        input_output_aliases={len(read) + i: 1 + i for i in range(len(kept))},
+        input_output_aliases={READ + i: 1 + i for i in range(len(kept))},
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
         interpret=interpret,
         name="kda_step",
     )
     output, recurrent, keys, deltas, decay = launch(*operands)
     return output, recurrent, Writes(keys, deltas, decay)
-
-
-class _Reads(NamedTuple):
-    """References of a program's inputs: where requests stand, the new tokens, and what the slots hold."""
-
-    slots: Any
-    due: Any
-    empty: Any
-    q: Any
-    k: Any
-    v: Any
-    log_decay: Any
-    beta: Any
-    recurrent: Any
-    keys: Any
-    deltas: Any
-    decay: Any
 
 
 class _Token(NamedTuple):
@@ -118,7 +129,7 @@ class _Kept(NamedTuple):
 
 def _program(*refs: Any, interpret: bool) -> None:
     """A head of a request, a block of columns after another."""
-    reads, kept = _Reads(*refs[: len(_Reads._fields)]), _Kept(*refs[len(_Reads._fields) :])
+    reads, kept = Inputs(*refs[: len(Inputs._fields)]), _Kept(*refs[len(Inputs._fields) :])
     head, request = pl.program_id(0), pl.program_id(1)
     here, dim = _Here(head, request, reads.slots[request]), reads.k.shape[-1]
     width, fma = min(_COLUMNS, dim), _multiply_add if interpret else _fused
@@ -131,7 +142,7 @@ def _program(*refs: Any, interpret: bool) -> None:
         kept.decay[here.slot, token, head] = jnp.exp(reads.log_decay[request, token, head])
 
 
-def _through_tokens(reads: _Reads, kept: _Kept, here: _Here, columns: Any, fma: _FusedForm) -> None:
+def _through_tokens(reads: Inputs, kept: _Kept, here: _Here, columns: Any, fma: _FusedForm) -> None:
     """A block of columns through all tokens. What a token brings is on its way while the one before is multiplied."""
     head, request, slot = here
     ring, (count, dim) = reads.keys.shape[1], reads.k.shape[1::2]
