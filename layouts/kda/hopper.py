@@ -26,7 +26,7 @@ from layouts.mosaic import device_for_kernels, plgpu
 
 _DIM: Final = 128
 _ROOM: Final = 227 * 1024  # bytes of a multiprocessor that a block can have (CUDA C++ Programming Guide, 9.0)
-_KEPT_BACK: Final = 1024  # of which barriers and the compiler take some
+_KEPT_BACK: Final = 3072  # of which barriers and the compiler take some
 _ALIGNED: Final = 1024  # bytes, to multiples of which an array there is rounded up
 _NEW: Final = ("q", "k", "v", "decay", "outputs", "deltas")  # of each new token in shared memory
 _RING: Final = ("old_keys", "old_deltas", "old_decay")  # of each token of the ring
@@ -36,6 +36,7 @@ _STATE: Final = plgpu.Layout.TILED(
     plgpu.Tiling(((16, _DIM), (16, 32), (4, 4))), warp_dims=(-5,), lane_dims=(-4, -3), vector_dim=-1
 )
 _BY_KEY, _BY_COLUMN = _STATE.reduce(1), _STATE.reduce(0)
+_BY_THREAD: Final = plgpu.Layout.WG_STRIDED((_DIM,), 1)
 Block = Float[Array, "dim dim"]
 
 
@@ -67,9 +68,7 @@ def advance_and_solve(
         grid=(requests, heads),
         grid_names=("request", "head"),
         compiler_params=plgpu.CompilerParams(
-            unsafe_no_auto_barriers=True,
-            reduction_scratch_bytes=0,
-            lowering_semantics=plgpu.LoweringSemantics.Warpgroup,
+            unsafe_no_auto_barriers=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup
         ),
         interpret=plgpu.InterpretGPUParams() if interpret else None,
         kernel_name="kda_step",
@@ -132,8 +131,8 @@ def _block(memory: Inputs, output: Any, here: _Shared) -> None:
     _fetch(memory, here, request, head, slot)
     first = memory.beta[request, 0, head]
     plgpu.barrier_wait(here.tokens_came)
-    for token in range(here.decay.shape[0]):
-        here.decay[token] = jnp.exp(here.decay[token])
+    for token in range(here.decay.shape[0]):  # each thread its own; the others see it when shared memory is committed
+        here.decay[token] = jnp.exp(plgpu.load(here.decay.at[token], layout=_BY_THREAD))
     plgpu.barrier_wait(here.state_came)
     state = lax.cond(
         memory.empty[request] != 0,

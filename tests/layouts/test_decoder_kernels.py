@@ -14,7 +14,7 @@ from layouts.decoder.cache import Room
 from layouts.decoder.choices import attention_form, experts_form, gather_form, kernels_of
 from layouts.decoder.program import Program
 from layouts.generation.checks import SessionError
-from layouts.kernels import ALL_PLAIN, INTERPRETED, PLAIN, Choice, Kernels
+from layouts.kernels import ALL_PLAIN, INTERPRETED, MOSAIC, PLAIN, Choice, Kernels
 from layouts.layout import Layout
 from layouts.moe import grouped
 from layouts.text import parse
@@ -81,6 +81,12 @@ def test_only_weights_kept_by_rows_are_gathered_by_copies():
         kernels = ALL_PLAIN._replace(weight_gather=gather_form(layout, jax.devices()))
         (stage,) = session_of("llama", layout, kernels=kernels).program.stages
         assert stage.kernels.typed == (layout == whole) and bool(kernels.notes()) == (layout == kept)
+
+
+@pytest.mark.parametrize(("op", "form"), [("state", MOSAIC), ("attention", INTERPRETED), ("weight_gather", COPIES)])
+def test_jax_is_not_asked_to_follow_what_it_cannot(op, form):
+    assert not ALL_PLAIN._replace(**{op: Choice(form)}).typed
+    assert ALL_PLAIN.typed and ALL_PLAIN._replace(attention=Choice(MOSAIC), state=Choice("triton")).typed
 
 
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")

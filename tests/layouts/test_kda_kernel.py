@@ -12,53 +12,12 @@ from hypothesis import strategies as st
 from hw.compat import COMPILE_TO_RUN_ONCE
 from hw.errors import MeshwrightError
 from layouts.decoder.choices import state_form
-from layouts.kda.chunked import Writes
 from layouts.kda.kernel import advance_and_solve
-from layouts.kda.reference import Tokens
-from layouts.kda.slots import Standing
 from layouts.kernels import ALL_PLAIN, INTERPRETED, PLAIN, Choice, Kernels
 from layouts.layout import Layout
 from layouts.text import parse
 from tests.layouts.decoding import SCORED, error, golden, session_of, teacher_forced
-
-RING, HEADS, SLOTS = 5, 2, 7
-
-
-def drawn(seed: int, requests: int, count: int, dim: int, strength: float) -> tuple[Tokens, jax.Array, Writes]:
-    """New tokens, states and rings, with decays of up to exp(-strength)."""
-    random = np.random.default_rng(seed)
-
-    def normal(*shape: int) -> np.ndarray:
-        return random.normal(size=shape)
-
-    def unit(x: np.ndarray) -> np.ndarray:
-        return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-    new, kept = (requests, count, HEADS, dim), (SLOTS, RING, HEADS, dim)
-    tokens = (unit(normal(*new)), unit(normal(*new)), normal(*new), -strength * random.random(new))
-    ring = (unit(normal(*kept)), normal(*kept), np.exp(-strength * random.random(kept)))
-    arrays = (*tokens, random.random(new[:3]), normal(SLOTS, HEADS, dim, dim), *ring)
-    *of_tokens, states, keys, deltas, decay = (jnp.asarray(x, jnp.float32) for x in arrays)
-    return Tokens(*of_tokens), states, Writes(keys, deltas, decay)
-
-
-def exact(
-    tokens: Tokens, states: np.ndarray, writes: Writes, slot: int, due: int, row: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One request in float64: outputs, the state before its new tokens, and their deltas."""
-    q, k, v, log_decay, beta = (np.asarray(x, np.float64)[row] for x in jax.tree.leaves(tokens))
-    keys, deltas, decay = (np.asarray(x, np.float64)[slot] for x in jax.tree.leaves(writes))
-    held = np.asarray(states, np.float64)
-    for i in range(due):
-        held = held * decay[i][..., None] + keys[i][..., None] * deltas[i][:, None]
-    before, outputs, found = held, [], []
-    for i in range(len(q)):
-        held = held * np.exp(log_decay[i])[..., None]
-        found.append(beta[i][:, None] * (v[i] - np.einsum("hk,hkv->hv", k[i], held)))
-        held = held + k[i][..., None] * found[-1][:, None]
-        outputs.append(np.einsum("hk,hkv->hv", q[i], held))
-    return np.array(outputs), before, np.array(found)
-
+from tests.layouts.kda_problem import RING, assert_equal_to_float64, drawn, exact, spoilt, standing
 
 STEP = jax.jit(lambda *held: advance_and_solve(*held, interpret=True), compiler_options=COMPILE_TO_RUN_ONCE)
 # each request's slot (0: idle), how many tokens of its ring were accepted (-1: it begins)
@@ -80,35 +39,16 @@ def test_the_kernel_equals_float64(
     what is in a slot whose request begins does not matter, NaN included."""
     tokens, states, writes = drawn(seed, len(asked), count, dim, strength)
     slots = [0 if idle else int(slot) for (idle, _), slot in zip(asked, (3, 1, 6, 4), strict=True)]
-    due = [max(0 if idle else number, 0) for idle, number in asked]
     begins = [number < 0 for _, number in asked]
-    strange = [slot for slot, new in zip(slots, begins, strict=True) if new and slot]
-    states = states.at[jnp.array(strange, jnp.int32)].set(jnp.nan)
-    standing = Standing(jnp.array(slots, jnp.int32), jnp.array(due, jnp.int32), jnp.array(begins))
-    found = jax.tree.map(np.asarray, STEP(tokens, states, writes, standing))
-    output, after, ring = found
-    for row, slot in enumerate(slots):
-        if not slot:
-            assert np.isfinite(output[row]).all()
-            continue
-        held = np.zeros_like(states[slot]) if begins[row] else np.asarray(states[slot])
-        expected, before, deltas = exact(tokens, held, writes, slot, due[row], row)
-        assert error(output[row], expected) < 1e-5
-        assert np.abs(after[slot] - before).max() <= 1e-5 * max(np.abs(before).max(), 1e-30)
-        assert error(ring.deltas[slot, :count], deltas) < 1e-5
-        assert np.array_equal(ring.keys[slot, :count], tokens.k[row])
-        assert np.allclose(ring.decay[slot, :count], np.exp(tokens.log_decay[row]), rtol=1e-6)
-        assert np.array_equal(ring.keys[slot, count:], writes.keys[slot, count:])
-    for slot in {*range(SLOTS)} - {0, *slots}:
-        assert np.array_equal(after[slot], states[slot])
-        assert np.array_equal(ring.deltas[slot], writes.deltas[slot])
+    states, writes = spoilt(states, writes, slots, begins)
+    stand = standing(slots, [0 if idle else max(number, 0) for idle, number in asked], begins)
+    assert_equal_to_float64(STEP(tokens, states, writes, stand), tokens, states, writes, stand)
 
 
 def test_states_in_bf16_are_advanced_in_float32() -> None:
     tokens, states, writes = drawn(3, 1, 2, 16, 1.0)
-    standing = Standing(jnp.array([2], jnp.int32), jnp.array([3], jnp.int32), jnp.array([False]))
     rounded = states.astype(jnp.bfloat16)
-    output, after, _ = STEP(tokens, rounded, writes, standing)
+    output, after, _ = STEP(tokens, rounded, writes, standing([2], [3], [False]))
     expected, before, _ = exact(tokens, np.asarray(rounded[2], np.float32), writes, 2, 3, 0)
     assert after.dtype == jnp.bfloat16
     assert error(np.asarray(output[0]), expected) < 1e-5
@@ -118,9 +58,8 @@ def test_states_in_bf16_are_advanced_in_float32() -> None:
 @pytest.mark.parametrize("dim", [24, 512, 2])
 def test_widths_that_the_kernel_does_not_have_are_an_error(dim: int) -> None:
     tokens, states, writes = drawn(0, 1, 1, dim, 1.0)
-    standing = Standing(jnp.ones(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.zeros(1, bool))
     with pytest.raises(MeshwrightError, match=f"heads of {dim} channels: .* use another form"):
-        advance_and_solve(tokens, states, writes, standing, interpret=True)
+        advance_and_solve(tokens, states, writes, standing([1], [0], [False]), interpret=True)
 
 
 def test_a_decoder_gives_what_others_give() -> None:
