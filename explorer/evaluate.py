@@ -38,15 +38,15 @@ CHUNK: Final = 2048
 
 class Case(eqx.Module):
     """A question as numbers: what all candidate layouts of one request share. Seconds of the CPU in a step: `host`
-    where attention groups must agree, `launch` in any, once a pipeline stage, and the ends of its range. `overlap`: 1
-    where the engine runs the shared expert under the combine."""
+    where attention groups must agree, `launch` in any, once a pipeline stage, of a stage of one GPU and of several, and
+    the ends of its range. `overlap`: 1 where the engine runs the shared expert under the combine."""
 
     load: Load
     budget: Budget
     machine: Machine
     host: Float[ArrayLike, ""] = HOST_SECONDS
-    launch: Float[ArrayLike, ""] = 0.0
-    launch_ends: tuple[Float[ArrayLike, ""], Float[ArrayLike, ""]] = (0.0, 0.0)
+    launch: Float[ArrayLike, "kinds"] = eqx.field(default_factory=lambda: np.zeros(2))
+    launch_ends: Float[ArrayLike, "ends kinds"] = eqx.field(default_factory=lambda: np.zeros((2, 2)))
     overlap: Float[ArrayLike, ""] = 0.0
 
 
@@ -117,7 +117,9 @@ def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:
     """CPU work of a step: attention groups agree on shapes before every step, a single one has nobody to ask; every
     stage is started by itself."""
     agreed = jnp.asarray(case.host, dtype=float) * jnp.asarray(values["has_groups"])
-    return agreed + jnp.asarray(case.launch, dtype=float) * jnp.asarray(values["pp"])
+    one, several = jnp.asarray(case.launch, dtype=float)
+    stage = one + (several - one) * jnp.clip(jnp.asarray(values["replicas"] * values["tp"]) - 1.0, 0.0, 1.0)
+    return agreed + stage * jnp.asarray(values["pp"])
 
 
 def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:

@@ -19,10 +19,9 @@ class Launch(NamedTuple):
 
 
 @functools.cache
-def program_launch(gpus: int) -> Launch:
-    """As measured, for a program of one GPU or of several; what a stage of more layers takes has not been, and several
-    were two."""
+def program_launch(*, several: bool) -> Launch:
+    """As measured, of a stage of one GPU or of several; those were two, and what more layers take was not measured."""
     document = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    sources, among = document.pop("sources"), "one" if gpus == 1 else "several"
+    sources, kind = document.pop("sources"), "several" if several else "one"
     found = {name: figure.value for name, figure in flattened(document, "", sources, Provenance.ASSUMED, _FILE.name)}
-    return Launch(*(found[f"{among}.{name}"] for name in ("call", "call_least", "call_most")))
+    return Launch(*(found[f"{kind}.{name}"] for name in ("call", "call_least", "call_most")))

@@ -166,12 +166,12 @@ def parts_of(case: Case, tables: Tables, cut: Cut) -> Parts:
 def _price(case: Case, tables: Tables, cut: Cut) -> Any:
     ar, parts = Exact(), parts_of(case, tables, cut)
 
-    def step(machine: Machine, launch: Scalar) -> Array:
+    def step(machine: Machine, launch: Float[Array, " kinds"]) -> Array:
         seconds = tables.step.op_seconds(ar, machine, parts.values)
         contention = tables.step.contention(ar, machine, parts.values)
         host = host_seconds(eqx.tree_at(lambda c: c.launch, case, launch), parts.values)
         return tables.step.schedule(ar, machine, seconds, contention, cut, host, case.overlap).step
 
     ends = jax.tree.map(lambda *leaves: jnp.stack(leaves), case.machine.faster(), case.machine.slower())
-    faster, slower = jax.vmap(step)(ends, jnp.stack([jnp.asarray(end, dtype=float) for end in case.launch_ends]))
+    faster, slower = jax.vmap(step)(ends, jnp.asarray(case.launch_ends, dtype=float))
     return parts, faster, slower, holding(ar, tables, cut, case, parts.values)

@@ -119,7 +119,7 @@ class Request:
             dispatch_tokens=np.float64(np.nan if self.dispatch_tokens is None else self.dispatch_tokens),
             draft_window=np.float64(self.draft_window),
         )
-        host = _program_host(self.gpus) if self.program else {}
+        host = _program_host() if self.program else {}
         return Case(load, budget, self.machine.anonymous(), overlap=np.float64(self.overlap), **host)
 
     def layout(self, text: str) -> Layout:
@@ -187,10 +187,10 @@ def make_request(
     )
 
 
-def _program_host(gpus: int) -> dict[str, Any]:
+def _program_host() -> dict[str, Any]:
     """Seconds of the CPU in a step of the program: it is started, and no group asks another."""
-    seconds, *ends = (np.float64(value) for value in program_launch(gpus))
-    return {"host": np.float64(0.0), "launch": seconds, "launch_ends": tuple(ends)}
+    seconds, *ends = np.array([program_launch(several=several) for several in (False, True)]).T
+    return {"host": np.float64(0.0), "launch": seconds, "launch_ends": np.stack(ends)}
 
 
 def of_program(request: Request, room: int = 0) -> Request:

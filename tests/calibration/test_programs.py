@@ -43,7 +43,8 @@ def test_each_step_takes_what_cost_says_in_the_order_asked(steps: ProgramSteps) 
 def test_a_slow_host_is_all_that_a_step_waits_for(steps: ProgramSteps) -> None:
     logs = np.append(np.zeros(len(FACTORS)), np.log(1e3))
     found = adjusted_seconds(asked()[0].request.machine, steps, logs)
-    assert found == pytest.approx(program_launch(2).seconds * 1e3 * np.array([1, 1, 1, 1, 2, 2]))  # a call a stage
+    one, several = (program_launch(several=several).seconds * 1e3 for several in (False, True))
+    assert found == pytest.approx(np.array([*4 * [several], *2 * [2 * one]]))  # a call a stage, of one GPU under pp
 
 
 def test_faster_memory_makes_every_step_faster(steps: ProgramSteps) -> None:
