@@ -9,7 +9,7 @@ calls whose results are dropped as they come. The XLA form that it is held again
 masks, so it does less. FLOP/s count 2 x (576 + 512) a query row and token, bytes those of the latents once; a copy
 counts bytes read plus written. A ragged batch has lengths from 1k to 64k, evenly spread on a logarithmic scale.
 
-Expected on an H200: 510 to 600 TFLOP/s at 128 heads, 16 requests and 32k tokens; 3.3 to 3.5 TB/s at 16 heads. Takes two
+Expected on an H200: 510 to 580 TFLOP/s at 128 heads, 16 requests and 32k tokens; 3.3 to 3.5 TB/s at 16 heads. Takes two
 minutes, nearly all of it compiling. The stored run ended before eight of the batches; `notes`, which were added by
 hand, say what they took with the kernel before.
 """

@@ -9,8 +9,9 @@ pages of its own in a pool that no cache holds, as layer after layer. The XLA fo
 attends to what it read. FLOP/s count 2 x (key + width) a query row and token, bytes those of keys and values once; a
 copy counts bytes read plus written.
 
-Expected on an H200: 3.9 to 4.2 TB/s where a GB is read by few rows, 200 TFLOP/s where five tokens of 16 heads a KV
-head are verified. Takes a minute. `merged` and `packed` of the stored results, and `notes`, were added by hand.
+Expected on an H200: 3.6 to 4.2 TB/s where a GB is read by few rows, 180 to 200 TFLOP/s where five tokens of 16 heads a
+KV head are verified. Takes a minute. The stored run is of a GPU slower than others of its kind; its `merged` and
+`packed`, and `notes`, were added by hand.
 """
 
 import functools

@@ -6,14 +6,15 @@
 Requests of no token, experts that nobody chose and the padding slot are among the inputs; pages are in random order.
 That results are right is held by the benches: here they are computed and dropped. memcheck finds accesses out of
 bounds, initcheck reads of device memory that nothing wrote, racecheck races in shared memory, synccheck barriers that
-not all threads reach. Each tool on each kernel is a process, all side by side; takes a minute.
+not all threads reach. Each tool on each kernel is a process, all side by side; takes a minute, and longer where one
+hangs.
 
 A tool knows allocations, not arrays. So that an array is one, JAX's pool of memory is off (`ALONE`), and memcheck puts
 a gap behind each, or the next one would take what is read beyond the end. Arguments and results are apart then; what a
 program keeps between its kernels still lies in one allocation of XLA's.
 
-In the stored results nothing was found. They are of two runs, as `notes` say, which were added by hand: in each, one or
-two of the processes with the experts' products hung.
+Nothing was found in the stored results. They are of two runs, as `notes` say, which were added by hand: of the four
+processes with the experts' products one or two hang at random when all run side by side, and are given up.
 """
 
 import functools
