@@ -11,15 +11,15 @@ The figure of a step is the bytes of its states, read and written once, over its
 read plus written. A second column adds the tokens and the ring, each moved once.
 
 Expected on an H200: 3.4 TB/s at one token of 64 requests, 86 % of a copy, and 2.8, 69 %, at five; XLA 1.5 and 0.8.
-Takes a minute and a half. The stored results have all shapes of the bench but the last; `notes` were added by hand.
+Takes a minute and a half, most of it compiling. The stored results have all shapes of the bench but the last; `notes`
+were added by hand.
 """
 
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from layouts.kda.chunked import Writes
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
 from layouts.kda.verify import FORMS, TRIED
-from layouts.kernels import PLAIN, Choice, first_compiled
+from layouts.kernels import PLAIN, first_compiled
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "kda_step.json"
 DIM: Final = 128
@@ -126,25 +126,6 @@ def _error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found.astype(np.float64) - expected).max() / np.abs(expected).max())
 
 
-class Compiled(NamedTuple):
-    """Steps of a shape by form, in place; which form runs, and why none before it."""
-
-    steps: dict[str, Any]
-    choice: Choice
-
-
-def compiled(shape: tuple[int, int, int]) -> Compiled:
-    """The first form that compiles, and the plain one."""
-    requests, heads, count = shape
-    tokens, *held, standing = jax.eval_shape(lambda: problem(heads, count, count, (count,) * requests))
-
-    def compile_steps(form: str) -> Any:
-        return jax.jit(partial(_steps_of, form), donate_argnums=(0, 1)).lower(*held, tokens, standing).compile()
-
-    choice, first = first_compiled("linear attention", TRIED, compile_steps)
-    return Compiled({PLAIN: first if choice.form == PLAIN else compile_steps(PLAIN), choice.form: first}, choice)
-
-
 def _steps_of(
     form: str, states: jax.Array, writes: Writes, tokens: Tokens, standing: Standing
 ) -> tuple[jax.Array, Writes, jax.Array]:
@@ -155,19 +136,24 @@ def _steps_of(
     return states, writes, output
 
 
-def timed(shape: tuple[int, int, int], by: Compiled) -> dict[str, Any]:
-    """Seconds of a step in each form, and what the first that compiles comes to."""
-    requests, heads, count = shape
+def timed(requests: int, heads: int, count: int) -> dict[str, Any]:
+    """Seconds of a step in the first form that compiles, what they come to, and those of the plain one."""
     inputs = problem(heads, count, count, (count,) * requests)
-    states = 2 * requests * heads * DIM * DIM * 4
+    tokens, states, writes, standing = inputs
+
+    def compile_steps(form: str) -> Any:
+        run = jax.jit(partial(_steps_of, form), donate_argnums=(0, 1))
+        return run.lower(states, writes, tokens, standing).compile()
+
+    choice, first = first_compiled("linear attention", TRIED, compile_steps)
+    seconds = _seconds(first, inputs)
+    moved = 2 * requests * heads * DIM * DIM * 4
     # of each token: query, key, value, decay in, output out; key, delta and decay into the ring and out of it
     vectors = (5 + 6) * requests * count * heads * DIM * 4
-    seconds = {form: _seconds(step, inputs) for form, step in by.steps.items()}
-    best = seconds[by.choice.form]
     return {
-        "requests": requests, "heads": heads, "tokens": count, **by.choice._asdict(), "seconds": best,
-        "xla_seconds": seconds[PLAIN], "tb_per_s": states / best / 1e12,
-        "all_tb_per_s": (states + vectors) / best / 1e12,
+        "requests": requests, "heads": heads, "tokens": count, **choice._asdict(), "seconds": seconds,
+        "xla_seconds": _seconds(compile_steps(PLAIN), inputs), "tb_per_s": moved / seconds / 1e12,
+        "all_tb_per_s": (moved + vectors) / seconds / 1e12,
     }  # fmt: skip
 
 
@@ -190,12 +176,10 @@ def measure(path: pathlib.Path) -> None:
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
-    with ThreadPoolExecutor() as pool:  # all compile before anything is timed
-        steps, checks = pool.map(compiled, TIMED), pool.map(lambda case: attempted(checked, *case), RAGGED)
-        yield from (("checked", row) for row in checks)
-        by_shape = list(steps)
-    for shape, by in zip(TIMED, by_shape, strict=True):
-        yield "timed", timed(shape, by)
+    for case in RAGGED:
+        yield "checked", attempted(checked, *case)
+    for shape in TIMED:
+        yield "timed", timed(*shape)
 
 
 def show(path: pathlib.Path) -> None:

@@ -16,7 +16,6 @@ hand, say what they took with the kernel before.
 
 import pathlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import jax
@@ -25,7 +24,6 @@ import numpy as np
 
 from experiments.measured import ROUNDED, Judges, attempted, beyond, draw, keep, measure_or_show, stored, with_copies
 from hw.measuring import median_seconds
-from layouts.kernels import Choice
 from layouts.mla.attend import RUN, Pages, compile_pages
 
 RESULTS: Final = pathlib.Path(__file__).parent / "results" / "h200" / "mla_decode.json"
@@ -145,40 +143,22 @@ class Batch(NamedTuple):
         return pool[: sum(self.lengths)].reshape(len(self.lengths), -1, WIDTH)
 
 
-class Compiled(NamedTuple):
-    """The first form that compiles for a batch, which it is and why none before it, and the XLA form if it is beside
-    it."""
-
-    run: Any
-    choice: Choice
-    plain: Any
-
-
-def compiled(batch: Batch) -> Compiled:
-    """What is timed of a batch."""
-    query, pool, pages = jax.eval_shape(batch.problem)
-    choice, run = compile_pages(query, pool, pages, scale=SCALE, latent=LATENT)
-    if not batch.beside_xla:
-        return Compiled(run, choice, None)
-    cache = jax.eval_shape(batch.cache, pool)
-    return Compiled(run, choice, jax.jit(contiguous).lower(query, cache).compile())
-
-
-def timed(batch: Batch, by: Compiled) -> dict[str, Any]:
+def timed(batch: Batch) -> dict[str, Any]:
     """Seconds of a call of the chosen form, what they come to, and those of XLA's form on a contiguous cache."""
     query, pool, pages = batch.problem()
+    choice, run = compile_pages(query, pool, pages, scale=SCALE, latent=LATENT)
     verify, heads, lengths, dtype = batch
-    seconds, tokens = median_seconds(lambda: by.run(query, pool, pages), CALLS), sum(lengths)
+    seconds, tokens = median_seconds(lambda: run(query, pool, pages), CALLS), sum(lengths)
     row = {
         "requests": len(lengths), "verify": verify, "heads": heads, "tokens": tokens / len(lengths),
-        "longest": max(lengths), "dtype": dtype, **by.choice._asdict(), "seconds": seconds,
+        "longest": max(lengths), "dtype": dtype, **choice._asdict(), "seconds": seconds,
         "tflops": 2 * verify * heads * tokens * (WIDTH + LATENT) / seconds / 1e12,
         "tb_per_s": tokens * WIDTH * pool.dtype.itemsize / seconds / 1e12,
     }  # fmt: skip
-    if by.plain is None:
+    if not batch.beside_xla:
         return row
-    cache = batch.cache(pool)
-    return {**row, "xla_seconds": median_seconds(lambda: by.plain(query, cache), CALLS)}
+    cache, plain = batch.cache(pool), jax.jit(contiguous)
+    return {**row, "xla_seconds": median_seconds(lambda: plain(query, cache), CALLS)}
 
 
 def ragged(requests: int) -> tuple[int, ...]:
@@ -206,12 +186,11 @@ def measure(path: pathlib.Path) -> None:
 
 
 def _steps() -> Iterator[tuple[str, Any]]:
-    with ThreadPoolExecutor() as pool:  # all compile before anything is timed
-        programs = pool.map(compiled, TIMED)
-        yield from (("checked", row) for row in pool.map(lambda case: attempted(checked, *case), RAGGED))
-        programs = list(programs)
-    for batch, by in zip(TIMED, programs, strict=True):
-        yield "timed", timed(batch, by)
+    # one after the other: tracing a kernel is Python's, and XLA's compiler times products on the device
+    for case in RAGGED:
+        yield "checked", attempted(checked, *case)
+    for batch in TIMED:
+        yield "timed", timed(batch)
 
 
 def show(path: pathlib.Path) -> None:

@@ -14,7 +14,8 @@ a gap behind each, or the next one would take what is read beyond the end. Argum
 program keeps between its kernels still lies in one allocation of XLA's.
 
 Nothing was found in the stored results. They are of two runs, as `notes` say, which were added by hand: of the four
-processes with the experts' products one or two hang at random when all run side by side, and are given up.
+processes with the experts' products one or two hung at random, in the compiler as it seems, which was left to choose by
+timing then (`UNTIMED`).
 """
 
 import functools
@@ -51,6 +52,9 @@ TOOLS: Final = ("memcheck", "initcheck", "racecheck", "synccheck")
 # Of JAX: every array is allocated as it is needed, as long as it is, and freed (docs.jax.dev, GPU memory allocation).
 # Its pool, which PREALLOCATE=false leaves on, takes 2 MiB and more at a time.
 ALONE: Final = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+# XLA's compiler times what it may choose from with a kernel that waits for the host; with others on the device both can
+# wait for each other until it gives up (openxla/xla#41399), and what a tool watches is slow. Nothing is chosen here.
+UNTIMED: Final = "--xla_gpu_autotune_level=0"
 GAP: Final = 1 << 20  # bytes behind an allocation, more than the largest tile of a kernel
 SECONDS: Final = 80  # after which a process is given up
 PATIENCE: Final = 5  # and after which one that does not end for that is killed
@@ -121,10 +125,11 @@ def sanitized(tool: str, kernel: str) -> dict[str, Any]:
     run = f"from experiments.sanitize_kernels import KERNELS; KERNELS[{kernel!r}]()"
     gap = ["--padding", str(GAP)] if tool == "memcheck" else []
     command = [sanitizer(), "--tool", tool, *gap, "--print-limit", "5", sys.executable, "-c", run]
+    untimed = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {UNTIMED}".strip()}
     started = time.perf_counter()
     ended = subprocess.run(
         ["timeout", f"--kill-after={PATIENCE}", str(SECONDS), *command],
-        capture_output=True, text=True, check=False, env={**os.environ, **ALONE},
+        capture_output=True, text=True, check=False, env={**os.environ, **ALONE, **untimed},
     )  # fmt: skip
     text = ended.stdout + ended.stderr
     counts = SUMMARY.findall(text)

@@ -77,8 +77,6 @@ def test_a_case_that_does_not_start_is_a_failure_and_the_others_are_measured(
 
     monkeypatch.setattr(bench, "checked", refuses)
     monkeypatch.setattr(bench, "TIMED", ())
-    if name == "bench_kda_step":
-        monkeypatch.setattr(bench, "compiled", lambda shape: None)
     cases = bench.CHECKED if name == "bench_grouped_gemm" else bench.RAGGED
     steps = bench._found() if name == "bench_paged_attention" else bench._steps()
     rows = list(itertools.islice(steps, len(cases)))

@@ -35,10 +35,12 @@ def says(folder: pathlib.Path, text: str, status: int) -> None:
 def test_every_array_is_an_allocation_with_a_gap_behind_it(tool: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the shell says of JAX's memory. A gap is an option of memcheck alone."""
     monkeypatch.setenv("XLA_PYTHON_CLIENT_ALLOCATOR", "default")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_one=1")
     for name in sanitize.TOOLS:
         assert sanitize.sanitized(name, "kda")["errors"] == 0
         command, environment = json.loads((tool / "asked.json").read_text())
         assert environment["XLA_PYTHON_CLIENT_ALLOCATOR"] == "platform"
+        assert environment["XLA_FLAGS"] == "--xla_one=1 --xla_gpu_autotune_level=0"
         assert command[:2] == ["--tool", name] and command[-2:][0] == "-c" and "KERNELS['kda']" in command[-1]
         assert (command[2:4] == ["--padding", str(1 << 20)]) == (name == "memcheck")
 
