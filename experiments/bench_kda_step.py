@@ -6,9 +6,9 @@ and the memory.
 
 Checked against float64 with any number of accepted tokens, requests that begin and idle ones among them; timed with
 random inputs and all tokens of the step before accepted, medians of five times 20 steps in place, five to a program,
-in which XLA's form shares what does not depend on the states.
-The figure of a step is the bytes of its states, read and written once, over its time, beside a copy, which counts bytes
-read plus written. A second column adds the tokens and the ring, each moved once.
+in which XLA's form shares what does not depend on the states. The figure of a step is the bytes of its states, read and
+written once, over its time, beside a copy, which counts bytes read plus written. A second column adds the tokens and
+the ring, each moved once.
 
 Expected on an H200: 3.4 TB/s at one token of 64 requests, 86 % of a copy, and 2.8, 69 %, at five; XLA 1.5 and 0.8.
 Takes a minute and a half, most of it compiling. The stored results have all shapes of the bench but the last; `notes`

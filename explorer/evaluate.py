@@ -23,7 +23,7 @@ from layouts.load import Load
 from layouts.lowering import Vector
 from layouts.models.model import Model
 from layouts.program_side import program_quantities
-from layouts.quantities import Traits, quantities
+from layouts.quantities import Traits, above_one, quantities
 from layouts.stages import heaviest_stages, layer_counts
 from layouts.traits import traits_of
 
@@ -45,7 +45,7 @@ class Case(eqx.Module):
     budget: Budget
     machine: Machine
     host: Float[ArrayLike, ""] = HOST_SECONDS
-    launch: Float[ArrayLike, "kinds"] = eqx.field(default_factory=lambda: np.zeros(2))
+    launch: Float[ArrayLike, " kinds"] = eqx.field(default_factory=lambda: np.zeros(2))
     launch_ends: Float[ArrayLike, "ends kinds"] = eqx.field(default_factory=lambda: np.zeros((2, 2)))
     overlap: Float[ArrayLike, ""] = 0.0
 
@@ -118,8 +118,8 @@ def host_seconds(case: Case, values: Mapping[str, Scalar]) -> Array:
     stage is started by itself."""
     agreed = jnp.asarray(case.host, dtype=float) * jnp.asarray(values["has_groups"])
     one, several = jnp.asarray(case.launch, dtype=float)
-    stage = one + (several - one) * jnp.clip(jnp.asarray(values["replicas"] * values["tp"]) - 1.0, 0.0, 1.0)
-    return agreed + stage * jnp.asarray(values["pp"])
+    ranks = above_one({"stage": jnp.asarray(values["replicas"] * values["tp"])})
+    return agreed + (one + (several - one) * ranks["stage"]) * jnp.asarray(values["pp"])
 
 
 def holding(ar: Arithmetic, tables: Tables, cut: Cut, case: Case, values: Mapping[str, Scalar]) -> Memory:

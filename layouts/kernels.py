@@ -12,6 +12,8 @@ from hw.errors import MeshwrightError
 PLAIN: Final = "xla"  # the form that every device runs, and that is counted in an audit
 MOSAIC: Final = "mosaic_gpu"  # a kernel that only Hopper GPUs run
 INTERPRETED: Final = "interpreted"  # a kernel as JAX operations one by one, for tests: no `first_form` is asked of it
+# of a multiprocessor of compute capability 9.0, which one block can have (CUDA C++ Programming Guide)
+SHARED_BYTES: Final = 227 * 1024
 
 
 class NoFormError(MeshwrightError):

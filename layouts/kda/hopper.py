@@ -19,14 +19,14 @@ from jaxtyping import Array, Float
 
 from hw.errors import MeshwrightError
 from layouts.kda.chunked import Writes
-from layouts.kda.kernel import READ, Inputs, Result, inputs_of
+from layouts.kda.inputs import READ, Inputs, Result, inputs_of
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
+from layouts.kernels import SHARED_BYTES
 from layouts.mosaic import device_for_kernels, plgpu
 
 _DIM: Final = 128
-_ROOM: Final = 227 * 1024  # bytes of a multiprocessor that a block can have (CUDA C++ Programming Guide, 9.0)
-_KEPT_BACK: Final = 3072  # of which barriers and the compiler take some
+_KEPT_BACK: Final = 3072  # bytes of shared memory: 2,048 that JAX leaves for sums across warps, the rest for barriers
 _ALIGNED: Final = 1024  # bytes, to multiples of which an array there is rounded up
 _NEW: Final = ("q", "k", "v", "decay", "outputs", "deltas")  # of each new token in shared memory
 _RING: Final = ("old_keys", "old_deltas", "old_decay")  # of each token of the ring
@@ -85,10 +85,10 @@ def _require(dim: int, dtype: Any, count: int, ring: int) -> None:
         )
     rows = len(_NEW) * [count] + len(_RING) * [ring]
     asked = 4 * dim * dim + sum(-(-4 * dim * number // _ALIGNED) * _ALIGNED for number in rows)
-    if asked > _ROOM - _KEPT_BACK:
+    if asked > SHARED_BYTES - _KEPT_BACK:
         raise MeshwrightError(
             f"{count} tokens beside a ring of {ring}: a block would want {asked:,} bytes of shared memory, of "
-            f"{_ROOM:,}; use another form"
+            f"{SHARED_BYTES:,}; use another form"
         )
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from hw.errors import MeshwrightError
 from layouts.collectives import vary_alike
 from layouts.kda.chunked import Writes
+from layouts.kda.inputs import READ, Inputs, Result, inputs_of
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
 
@@ -28,41 +29,10 @@ _WARPS: Final = 2  # of a program
 _PARTS: Final = 4  # into which keys are split, to be multiplied and added in one instruction
 _MOST: Final = 256  # keys that the registers of a program have room for
 _FMA: Final = "fma.rn.f32 $0, $1, $2, $3;"  # the backend makes two instructions of x * y + z
-Result = tuple[Float[Array, "requests tokens heads dim"], Float[Array, "slots heads dim dim"], Writes]
 Block = Float[Array, "dim columns"]
 Keys = Float[Array, " dim"]
 Columns = Float[Array, " columns"]
 _FusedForm = Callable[[Array, Array, Array], Array]  # x y + z
-
-
-class Inputs(NamedTuple):
-    """What a kernel is given, arrays or references to them: where requests stand, the new tokens, and what the slots
-    hold, which it updates."""
-
-    slots: Any
-    due: Any
-    empty: Any
-    q: Any
-    k: Any
-    v: Any
-    log_decay: Any
-    beta: Any
-    recurrent: Any
-    keys: Any
-    deltas: Any
-    decay: Any
-
-
-READ: Final = Inputs._fields.index("recurrent")  # so many are only read
-
-
-def inputs_of(
-    tokens: Tokens, recurrent: Float[Array, "slots heads dim dim"], writes: Writes, standing: Standing
-) -> Inputs:
-    """The arrays of a step."""
-    new = (tokens.q, tokens.k, tokens.v, tokens.log_decay, tokens.beta)
-    stand = (standing.slots, standing.due, standing.empty.astype(jnp.int32))
-    return Inputs(*stand, *new, recurrent, writes.keys, writes.deltas, writes.decay)
 
 
 def advance_and_solve(

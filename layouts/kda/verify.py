@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from layouts.kda import chunked, hopper
 from layouts.kda.chunked import Writes, solve
-from layouts.kda.kernel import Result, advance_and_solve
+from layouts.kda.inputs import Result
+from layouts.kda.kernel import advance_and_solve
 from layouts.kda.reference import Form, State, Tokens, Weights, finish, prepare
 from layouts.kda.slots import Slots, Standing, advanced, states_at, windows_at
 from layouts.kernels import INTERPRETED, MOSAIC, PLAIN

@@ -6,11 +6,12 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from layouts.kernels import SHARED_BYTES
+
 _FEWEST: Final = 16  # tokens that a product of the tensor cores takes
 _MANY: Final = 64  # rows from which on a product reads both operands from shared memory
 _COMPUTED: Final = 2  # bytes of the values that are multiplied, at least
 _WIDE: Final = 256  # values of a key above which the sums of a block fill the registers
-_SHARED: Final = 227 * 1024  # bytes of shared memory of a multiprocessor
 _MOST_BLOCKS: Final = 4  # that run on one at a time: more gain nothing
 
 
@@ -40,9 +41,9 @@ def _fitted(entry: Mapping[str, int], key: int, values: int, item: int) -> Step:
         converted = _COMPUTED * tokens * values if item < _COMPUTED and rows >= _MANY else 0
         return 2 * max(item, _COMPUTED) * rows * key + item * (stages - 1) * tokens * values + converted
 
-    while shared(tokens) > _SHARED and tokens > _FEWEST:
+    while shared(tokens) > SHARED_BYTES and tokens > _FEWEST:
         tokens //= 2
-    return Step(tokens, entry["warps"], stages, min(max(_SHARED // shared(tokens), 1), _MOST_BLOCKS))
+    return Step(tokens, entry["warps"], stages, min(max(SHARED_BYTES // shared(tokens), 1), _MOST_BLOCKS))
 
 
 @functools.cache

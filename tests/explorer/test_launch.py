@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import experiments
+import explorer.launch
 from explorer.launch import program_launch
 from explorer.priced import priced
 from explorer.request import PLAIN_BF16, make_request, of_program
 from layouts.models.scale import Scale, scaled_config
 
+FILE = pathlib.Path(explorer.launch.__file__).with_suffix(".toml")
 STORED = pathlib.Path(experiments.__file__ or "").parent / "results" / "h200"
 
 
@@ -27,6 +29,7 @@ def test_the_figures_are_those_measured(gpus: int) -> None:
     calls = [row["host"] for key, row in points.items() if "host" in row and key.split("|")[1] == str(gpus)]
     gaps = measured("step_gaps.json")["rows"]
     calls += [row["host"] for row in gaps if row["variant"] == "ours" and row["shape"].split("|")[1] == str(gpus)]
+    assert f"median and 80 % of {len(calls)} compiled steps" in FILE.read_text(encoding="utf-8")
     middle, least, most = np.quantile(calls, [0.5, 0.1, 0.9])
     assert program_launch(several=gpus > 1) == pytest.approx((middle, least, most), rel=5e-3)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from layouts.kda.chunked import Writes
-from layouts.kda.kernel import Result
+from layouts.kda.inputs import Result
 from layouts.kda.reference import Tokens
 from layouts.kda.slots import Standing
 from tests.layouts.decoding import error
