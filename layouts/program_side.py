@@ -1,7 +1,7 @@
 """A step as the JAX program takes it: the program's side of every op, in the fields that the time model prices.
 
 What an engine does stands in `flops`, `bytes`, `payload` and `shape` of an op. Our program has other kernels around the
-large ones, which XLA makes, sends messages with room for the most rows that may come, and lacks some ops. Its large
+large ones, which XLA makes, sends every row to every rank of the experts, and lacks some ops. Its large
 kernels (attention, states, grouped GEMMs) read and compute what there is, as an engine's do, attention in whole blocks
 of rows.
 """
@@ -26,7 +26,7 @@ from layouts.quantities import Traits
 _BF16: Final = 2  # bytes of a value of the program's pool
 # The program's exchange in place of those that engines make with kernels of their own.
 AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
-    CollectiveKind.DISPATCH: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.DISPATCH: CollectiveKind.ALL_GATHER,
     CollectiveKind.COMBINE: CollectiveKind.ALL_TO_ALL,
 }
 

@@ -1,7 +1,7 @@
-"""Expert-parallel dispatch and combine: each choice of a row travels to the rank that holds the expert, and back.
+"""Expert-parallel dispatch and combine: a row travels once to each rank that may hold some of its experts, and what
+these give it there comes back as one sum.
 
-The capacity form: every rank sends every other the same number of rows, so that shapes are fixed. With room for the
-most choices that one rank can make of another's experts nothing is dropped.
+Shapes are fixed before a step and a row's experts may be anywhere: every rank gets every row.
 """
 
 import jax.numpy as jnp
@@ -9,19 +9,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from layouts import kernels
-from layouts.collectives import all_to_all, axis_index, axis_size
+from layouts.collectives import all_gather, all_to_all, axis_index, axis_size
 from layouts.dense.activation import Activation
 from layouts.mesh import Axes
-from layouts.moe.grouped import NOWHERE, grouped
-from layouts.moe.kernel import order_by_expert
+from layouts.moe.grouped import NOWHERE, grouped, to_local
 from layouts.moe.reference import Experts
 from layouts.moe.router import Routing
 from layouts.moe.wire import PLAIN, Wire
-
-
-def worst_case(rows: int, topk: int, held: int) -> int:
-    """Rows that one rank may have to send to another that holds `held` experts."""
-    return rows * min(topk, held)
 
 
 def by_all_to_all(
@@ -31,30 +25,21 @@ def by_all_to_all(
     experts: Experts,
     activation: Activation,
     axes: Axes,
-    capacity: int | None = None,
     wire: Wire = PLAIN,
     form: str = kernels.PLAIN,
 ) -> Float[Array, "rows width"]:
     """Weighted sum of each row's experts, wherever they are. `experts`: those of this rank, contiguous in rank order.
 
-    `capacity`: rows that a rank can send to another, by default the most that may be needed; with less, the choices
-    beyond it are dropped. `wire`: what rows travel as on the way out; they come back in their own dtype. `form` of the
-    grouped GEMMs (`layouts.moe.grouped.FORMS`).
+    `wire`: what rows travel as on the way out; sums come back in the dtype of x, one from each rank, and are added in
+    float32. `form` of the grouped GEMMs (`layouts.moe.grouped.FORMS`).
     """
-    rows, topk = routing.experts.shape
-    ranks, held = axis_size(axes["ep"]), experts.w13.shape[0]
-    capacity = worst_case(rows, topk, held) if capacity is None else capacity
-    place = _places(routing.experts, real, ranks, held, capacity, form)
-    send = jnp.zeros((ranks * capacity, x.shape[1]), x.dtype).at[place].set(jnp.repeat(x, topk, axis=0), mode="drop")
-    number = (routing.experts % held).reshape(-1)  # the destination's own number of the expert
-    local = jnp.full((ranks * capacity,), NOWHERE, number.dtype).at[place].set(number, mode="drop")
-    arrived = wire.decode(all_to_all(wire.encode(send), axes["ep"], 0, 0), x.dtype)
-    wanted = all_to_all(local, axes["ep"], 0, 0)
-    mean = rows * topk / held
-    done = grouped(arrived, wanted[:, None], experts, activation, jnp.bool_(True), form=form, mean=mean)[:, 0]
-    back = all_to_all(done.astype(x.dtype), axes["ep"], 0, 0)
-    parts = jnp.take(back, place, axis=0, mode="fill", fill_value=0).reshape(rows, topk, -1)
-    return weighted(parts, routing.weights).astype(x.dtype)
+    ep, held = axes["ep"], experts.w13.shape[0]
+    arrived = wire.decode(all_gather(wire.encode(x), ep, 0), x.dtype)
+    chosen, weights = _choices_of_all(routing, real, axes)
+    local = to_local(chosen, chosen[:, 0] != NOWHERE, axis_index(ep) * held, held)
+    sums = by_gather(arrived, local, weights, experts, activation, axes, form)
+    back = all_to_all(sums, ep, 0, 0).reshape(axis_size(ep), *x.shape)
+    return back.astype(jnp.float32).sum(axis=0).astype(x.dtype)
 
 
 def by_gather(
@@ -78,19 +63,11 @@ def weighted(parts: Float[Array, "rows topk width"], weights: Float[Array, "rows
     return (weights[:, :, None] * parts.astype(jnp.float32)).sum(axis=1)
 
 
-def _places(
-    experts: Int[Array, "rows topk"], real: Bool[Array, " rows"], ranks: int, held: int, capacity: int, form: str
-) -> Int[Array, " choices"]:
-    """Place of each choice in the send buffer of (rank, capacity) rows; past its end for what is not sent."""
-    to = jnp.where(real[:, None], experts // held, ranks).reshape(-1)
-    before = _before(to, ranks, form)
-    return jnp.where((to < ranks) & (before < capacity), to * capacity + before, ranks * capacity)
-
-
-def _before(to: Int[Array, " choices"], ranks: int, form: str) -> Int[Array, " choices"]:
-    """How many choices before each go to the same rank; anything for one that goes to none."""
-    if form == kernels.PLAIN:
-        to_rank = (to[:, None] == jnp.arange(ranks, dtype=to.dtype)[None, :]).astype(jnp.int32)
-        return ((lax.cumsum(to_rank, axis=0) - to_rank) * to_rank).sum(axis=1)
-    order = order_by_expert(jnp.where(to < ranks, to, NOWHERE), ranks, interpret=form == kernels.INTERPRETED)
-    return order.row - order.starts[jnp.minimum(to, ranks - 1)]
+def _choices_of_all(
+    routing: Routing, real: Bool[Array, " rows"], axes: Axes
+) -> tuple[Int[Array, "every topk"], Float[Array, "every topk"]]:
+    """Experts (NOWHERE for a row without a token) and their weights of the rows of all ranks, in one message."""
+    chosen = jnp.where(real[:, None], routing.experts, NOWHERE)
+    bits = lax.bitcast_convert_type(routing.weights.astype(jnp.float32), chosen.dtype)
+    chosen, bits = jnp.split(all_gather(jnp.concatenate([chosen, bits], axis=1), axes["ep"], 0), 2, axis=1)
+    return chosen, lax.bitcast_convert_type(bits, jnp.float32)

@@ -49,8 +49,7 @@ class Exchange:
     `whole`: what the experts return is summed already over the ranks that share them, as on a latent width, whose norm
     wants the sum (not so under ALL_TO_ALL, where it always is). `packed` is the room of a buffer without padding
     (SUM_LEN, EXACT): at least the sum of the counts of the groups that share it. `wire`: what rows travel as on the way
-    to the experts (fp8 under ALL_TO_ALL and EXACT only). `capacity`: rows that a rank can send to another under
-    ALL_TO_ALL; None is room for all.
+    to the experts (fp8 under ALL_TO_ALL and EXACT only).
 
     Raises LayoutError for rows that attn_tp does not divide, for a buffer of no rows, for EXACT under attn_tp > 1, and
     for an fp8 wire under a form that has none.
@@ -62,7 +61,6 @@ class Exchange:
     packed: int = 0
     whole: bool = False
     wire: Wire = PLAIN
-    capacity: int | None = None
 
     def __post_init__(self) -> None:
         attn_tp = self.axes.size("attn_tp")

@@ -1,17 +1,17 @@
 """Expert-parallel dispatch and combine without padding: only the rows that an expert is to see travel.
 
-Beside the capacity form (`layouts.moe.dispatch`), whose message holds room for the most that may go to each rank. A
-rank's choices stand sorted by expert, so that those for one rank are one slice of its message, and on arrival the
-counts by expert alone say which expert a row is for. So no numbers travel with the rows: a second exchange of them
-would cost a launch, columns of them a copy of every row and a bitcast for each dtype.
+Beside the form of fixed shapes (`layouts.moe.dispatch`), which sends every row to every rank. A rank's choices stand
+sorted by expert, so that those for one rank are one slice of its message, and on arrival the counts by expert alone say
+which expert a row is for. So no numbers travel with the rows: a second exchange of them would cost a launch, columns of
+them a copy of every row and a bitcast for each dtype. A row travels once for each of its experts.
 
-What arrives has room for the worst case, so memory and grouped GEMMs are those of the capacity form; the wire is not.
-The audit counts whole operands: the choices on the way out, that room on the way back.
+What arrives has room for the worst case. The audit counts whole operands: the choices on the way out, that room on the
+way back.
 
 XLA has this exchange for GPUs and TPUs, none for CPUs. On GPUs it is by default one kernel up to 8 ranks, and beyond a
 send and a receive for each slice, for whose sizes the host waits (openxla/xla, ragged_all_to_all_kernel.h and
 ragged_all_to_all_thunk.cc): so a peer gets one slice, not one for each of its experts. On two H200s it is right, and
-4 to 24 times slower than the capacity form (`experiments/h200_dispatch.py`), so no layer's program takes it.
+SLOWER (`experiments/h200_dispatch.py`), so no layer's program takes it.
 """
 
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from layouts import kernels
 from layouts.collectives import Slices, all_gather, axis_index, axis_size, ragged_all_to_all
 from layouts.dense.activation import Activation
 from layouts.mesh import Axes
-from layouts.moe.dispatch import weighted, worst_case
+from layouts.moe.dispatch import weighted
 from layouts.moe.grouped import NOWHERE, grouped
 from layouts.moe.reference import Experts
 from layouts.moe.router import Routing
@@ -52,7 +52,7 @@ def by_ragged_all_to_all(
     counts = all_gather(by_expert[None], axes["ep"], 0).reshape(ranks, ranks, held)  # sender, receiver, its expert
     between, own = counts.sum(axis=2), axis_index(axes["ep"])
     sent = wire.encode(x)[order // topk]
-    room = jnp.zeros((ranks * worst_case(rows, topk, held), sent.shape[1]), sent.dtype)
+    room = jnp.zeros((ranks * rows * min(topk, held), sent.shape[1]), sent.dtype)
     arrived = wire.decode(ragged_all_to_all(sent, room, slices(between, own), axes["ep"]), x.dtype)
     wanted = wanted_experts(counts[:, own], len(room))
     mean = rows * topk / held

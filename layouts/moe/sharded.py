@@ -92,7 +92,7 @@ def _shared(x: Array, weights: MoEWeights, mixture: Mixture) -> Array:
 def _exchanged(x: Array, real: Array, weights: MoEWeights, mixture: Mixture, exchange: Exchange, form: str) -> Array:
     """Routed experts of a rank's own rows; whole sums come back."""
     routing, narrow = route(x, weights, mixture.router), to_latent(x, weights.latent)
-    how = (exchange.axes, exchange.capacity, exchange.wire, form)
+    how = (exchange.axes, exchange.wire, form)
     summed = by_all_to_all(narrow, routing, real, weights.experts, mixture.activation, *how)
     return from_latent(summed, weights.latent, mixture.eps)
 

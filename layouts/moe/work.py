@@ -7,7 +7,7 @@ from hw.tables import Kind
 from hw.work import CollectiveKind, Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.moe.shape import MoE
-from layouts.op import Op, Problem, elementwise, exchange, gemm, passes, scattered
+from layouts.op import Op, Problem, elementwise, exchange, gemm, passes
 from layouts.symbols import (
     BY_ALL_TO_ALL,
     BY_MAX_LEN,
@@ -25,9 +25,9 @@ from layouts.symbols import (
 )
 from layouts.tensor import Precision, Tensor
 
-_BF16, _INT32 = 2, 4
+_BF16, _INT32, _FLOAT32 = 2, 4, 4
 # kernels of the program around the experts
-_CHOICE_LAUNCHES, _MESSAGE_LAUNCHES, _SUM_LAUNCHES = 3, 4, 2
+_CHOICE_LAUNCHES, _SUM_LAUNCHES = 3, 2
 _LATENT_LAUNCHES, _JOINED_LAUNCHES = 3, 3
 _DISPATCH_BYTES = 1  # fp8 payload; its scales, one float32 for 128 values, are added below
 
@@ -52,17 +52,17 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             sent * (width * _DISPATCH_BYTES + 4 * width // 128),
             EP,
             share=BY_ALL_TO_ALL,
-            program_payload=_room_to_send() * (_BF16 * width),
+            program_payload=_rows_of_all() * (_BF16 * width),
             shape=grid,
         ),
-        # an engine's message carries its expert's number in a header of its kernel's own
+        # an engine's message carries its expert's number and its weight in a header of its kernel's own
         exchange(
             "dispatch_numbers",
             CollectiveKind.DISPATCH,
             ZERO,
             EP,
             share=BY_ALL_TO_ALL,
-            program_payload=_room_to_send() * _INT32,
+            program_payload=_rows_of_all() * (moe.topk * (_INT32 + _FLOAT32)),
         ),
         *(replace(op, problem=_problem(moe, precision)) for op in routed),
         exchange(
@@ -71,7 +71,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             sent * (_BF16 * width),
             EP,
             share=BY_ALL_TO_ALL,
-            program_payload=_room_to_send() * (_BF16 * width),
+            program_payload=_rows_of_all() * (_BF16 * width),
             shape=grid,
         ),
         *_joined(moe),
@@ -82,15 +82,14 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
 
 def _chosen(moe: MoE) -> tuple[Op, ...]:
     """What the program does between router and experts, that engines have in a kernel or two: scores and the best of
-    them, the message where rows travel, and choices ordered by expert, each expert looking through all of them."""
-    row, room = _BF16 * moe.width, _room_to_compute()
+    them, their numbers and weights in one message where rows travel, and choices ordered by expert, each expert
+    looking through all of them."""
     launches = _CHOICE_LAUNCHES + moe.correction_bias
-    message = _room_to_send() * row  # zeros; the scatter reads the rows that it writes from where they are
+    numbers = MOE_ROWS * (2 * moe.topk * (_INT32 + _FLOAT32))
     return (
         passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
-        passes("expert_message", message, _MESSAGE_LAUNCHES, BY_ALL_TO_ALL),
-        scattered("expert_message_rows", MOE_ROWS * (moe.topk * row), BY_ALL_TO_ALL),
-        passes("expert_order", room * (2 * _INT32), 1),
+        passes("expert_message", numbers, 1, BY_ALL_TO_ALL),
+        passes("expert_order", _room_to_compute() * (2 * _INT32), 1),
     )
 
 
@@ -106,8 +105,13 @@ def _beside(moe: MoE) -> tuple[Op, ...]:
 
 
 def _joined(moe: MoE) -> tuple[Op, ...]:
-    """Behind the experts each row's sum over its choices, found where they were ordered to."""
-    return (passes("expert_sum", MOE_ROWS * ((moe.topk + 1) * _BF16 * moe.width), _SUM_LAUNCHES),)
+    """Behind the experts each row's sum over its choices, found where they were ordered to; of a row that travelled one
+    such sum on each rank, which are added where it came from."""
+    row, made = _BF16 * moe.width, ONE + (EP + -1) * BY_ALL_TO_ALL
+    return (
+        passes("expert_sum", MOE_ROWS * ((moe.topk + made) * row), _SUM_LAUNCHES),
+        passes("expert_ranks_sum", MOE_ROWS * ((EP + ONE) * row), 1, BY_ALL_TO_ALL),
+    )
 
 
 def _problem(moe: MoE, precision: Precision) -> Problem:
@@ -152,10 +156,10 @@ def _topk_width(tensor: Tensor, topk: int) -> int:
     return topk * (tensor.out if tensor.cut_input else tensor.inp)
 
 
-def _room_to_send() -> Expr:
-    """Rows of the program's message to all ranks, to each as many as it may have to send there; on an engine's wire
-    there are `moe_rows` x top-k."""
-    return EP * MOE_ROWS * CHOICES
+def _rows_of_all() -> Expr:
+    """Rows that the program brings to every rank, and sums that it takes back from each: those of all ranks, as shapes
+    are fixed; on an engine's wire there are `moe_rows` x top-k."""
+    return EP * MOE_ROWS
 
 
 def _room_to_compute() -> Expr:

@@ -21,10 +21,12 @@ def ours() -> dict[str, Op]:
     return {op.name: op for op in ops if op is not None}
 
 
-def test_a_message_is_zeros_into_which_rows_are_scattered_once() -> None:
+def test_a_row_that_travels_is_summed_on_each_rank_and_the_sums_where_it_came_from() -> None:
     ops = ours()
-    assert ops["expert_message"].bytes.evaluate(NUMBERS) == 2 * 160 * 16 * ROW
-    assert ops["expert_message_rows"].bytes.evaluate(NUMBERS) == 160 * 16 * ROW
+    assert ops["expert_sum"].bytes.evaluate(NUMBERS | TRAVEL) == 160 * (16 + 2) * ROW
+    assert ops["expert_ranks_sum"].bytes.evaluate(NUMBERS) == 160 * (2 + 1) * ROW
+    assert ops["expert_ranks_sum"].share.evaluate(STAY) == 0
+    assert ops["expert_sum"].bytes.evaluate(NUMBERS | STAY) == 160 * (16 + 1) * ROW
 
 
 @pytest.mark.parametrize(("where", "launches"), [(TRAVEL, 3), (STAY, 6)])

@@ -48,11 +48,12 @@ def test_an_op_of_the_program_alone_costs_an_engine_nothing_and_the_program_its_
 
 def test_messages_are_those_of_static_operands_sent_by_the_programs_exchanges() -> None:
     found = as_program(exchange("go", CollectiveKind.DISPATCH, ROWS * 1, EP, program_payload=ROWS * 2))
-    assert found is not None and found.collective is CollectiveKind.ALL_TO_ALL and found.payload == ROWS * 2
+    assert found is not None and found.collective is CollectiveKind.ALL_GATHER and found.payload == ROWS * 2
 
 
-def test_dispatched_rows_have_room_for_all_choices() -> None:
-    """16 rows a rank, 8 of 256 experts, two ranks that can hold all 8: 2 x 16 x 8 rows of 7168 bf16 values."""
+def test_each_row_goes_to_every_rank_once_and_may_choose_all_that_one_holds() -> None:
+    """16 rows a rank, 8 of 256 experts, two ranks that can hold all 8: 2 x 16 rows of 7168 bf16 values, and for each
+    choice a number and a weight of four bytes; room for 2 x 16 x 8 products."""
     model = load_model("deepseek-v3", draft="none", precision="experts=bf16")
     numbers = values(model, DP2, LOAD)
     numbers |= {
@@ -60,8 +61,9 @@ def test_dispatched_rows_have_room_for_all_choices() -> None:
         for name, value in program_quantities(Exact(), _scalars(numbers), traits_of(model), 132).items()
     }
     ops = ours("deepseek-v3")["MLA + MoE"]
-    assert ops["dispatch"].payload.evaluate(numbers) == 2 * 16 * 8 * 7168 * 2
-    assert ops["dispatch_numbers"].payload.evaluate(numbers) == 2 * 16 * 8 * 4
+    assert ops["dispatch"].payload.evaluate(numbers) == 2 * 16 * 7168 * 2
+    assert ops["dispatch_numbers"].payload.evaluate(numbers) == 2 * 16 * 8 * (4 + 4)
+    assert ops["combine"].payload.evaluate(numbers) == 2 * 16 * 7168 * 2
     assert (MOE_ROWS * CHOICES).evaluate(numbers) == 16 * 8
 
 
