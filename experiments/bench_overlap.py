@@ -87,7 +87,7 @@ def both(form: str, rows: jax.Array, parts: list[jax.Array], more: list[list[jax
     for i in range(len(parts)):
         ahead = parts[i + 1 : i + 2]
         (weight,), staged = staged, staging.arriving(ahead, (0,) * len(ahead), axes, rows, form)
-        rows = layer(rows, weight, more[i])
+        rows, staged = staging.arrived(layer(rows, weight, more[i]), staged)
     return rows
 
 

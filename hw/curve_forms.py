@@ -53,7 +53,6 @@ KERNELS: Final[Mapping[Family, Mapping[str, Free]]] = {
     Family.CONVOLUTION: {"bandwidth_efficiency": _SHARE, "latency": _LATENCY},
     Family.CONVOLUTION_PREFILL: {**_STATE, "step_latency": Free(3e-7, 1e-9, 5e-6)},
     Family.ELEMENTWISE: _MOVED,
-    Family.SCATTER: _MOVED,
     Family.COPY: _MOVED,
 }
 _ADDS: Final = {"sharpness": 1.0}

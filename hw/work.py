@@ -32,7 +32,6 @@ class Family(StrEnum):
     CONVOLUTION = "convolution"  # short, causal, over a window of inputs that each request keeps
     CONVOLUTION_PREFILL = "convolution_prefill"
     ELEMENTWISE = "elementwise"
-    SCATTER = "scatter"  # rows written to places that a table names
     COPY = "copy"  # inside one GPU's memory
 
 

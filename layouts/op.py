@@ -179,11 +179,6 @@ def elementwise(
     )
 
 
-def scattered(name: str, written: Expr, share: Expr = ONE) -> Op:
-    """A kernel that only the program launches, and that writes so many bytes into rows that a table names."""
-    return replace(passes(name, written, 1, share), family=Family.SCATTER)
-
-
 def passes(name: str, moved: Expr | Number, launches: Expr | Number, share: Expr = ONE) -> Op:
     """Small kernels that only the program launches, and that together move `moved` bytes; an engine has them inside of
     others. They cost an engine nothing."""

@@ -2,8 +2,8 @@
 
 The rules of `layouts.serving.owner`, traced: logical slots go round the ranks in runs of `interleave` (1: token by
 token; the page size: page by page). A virtual page starts at a multiple of ranks x page slots, so that a token's
-position gives its owner as its slot does. Row 0 of every pool is the padding sink: what a rank does not own is written
-there, and slot 0 is never read.
+position gives its owner as its slot does. Row 0 of every pool stands for none: for what a rank does not own it writes
+nothing, and slot 0 is never read.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from layouts.paged.pages import Pages
+from layouts.rows import written
 
 Rank = Int[Array, ""] | int
 
@@ -41,7 +42,7 @@ class Batch(eqx.Module):
         return self.lengths[:, None] + jnp.arange(verify, dtype=self.lengths.dtype)[None, :]
 
     def new_rows(self, verify: int, rank: Rank, ranks: int) -> Int[Array, "requests verify"]:
-        """Where a rank writes them; the sink for those of others and those past the table."""
+        """Where a rank writes them; row 0 for those of others and those past the table."""
         return local_row(self._slots_at(self.positions(verify)), rank, ranks, self.interleave)
 
     def held(self, verify: int, rank: Rank, ranks: int, window: int = 0) -> Held:
@@ -83,7 +84,7 @@ class Batch(eqx.Module):
 
 
 def local_row(slots: Int[Array, "*dims"], rank: Rank, ranks: int, interleave: int = 1) -> Int[Array, "*dims"]:
-    """Row of each logical slot in the pool of `rank`; the sink for slots of others."""
+    """Row of each logical slot in the pool of `rank`; 0 for slots of others."""
     own = slots // interleave % ranks == rank
     return jnp.where(own & (slots > 0), slots // (ranks * interleave) * interleave + slots % interleave, 0)
 
@@ -96,7 +97,7 @@ def most_held(span: int, ranks: int, interleave: int = 1) -> int:
 
 def write(pool: Array, rows: Int[Array, "requests verify"], values: Array) -> Array:
     """The pool with one value a token written, cast to what the pool stores. `values` is (requests x verify, ...)."""
-    return pool.at[rows.reshape(-1)].set(values.astype(pool.dtype))
+    return written(pool, rows.reshape(-1), values)
 
 
 def read(pool: Array, rows: Int[Array, "requests tokens"]) -> Array:

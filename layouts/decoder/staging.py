@@ -24,6 +24,15 @@ def arriving(weights: Any, along: Along, axes: Axes, carried: Any, form: str = P
     return gather(parts, [axis for _, axis in kept], axes, form)
 
 
+def arrived(carried: Any, buffer: Weights | None) -> tuple[Any, Weights | None]:
+    """What a layer leaves and the staging buffer that came beside it, once both are there.
+
+    Not before each weight is used: a large one that is needed early in its layer and one that is needed late are copied
+    one behind the other, so the second would begin no earlier than the layer does.
+    """
+    return (carried, None) if buffer is None else lax.optimization_barrier((carried, buffer))
+
+
 def staged(weights: Any, along: Along, buffer: Weights) -> Any:
     """The layer's weights with those that arrived in the buffer in place of the parts."""
     leaves, structure = jax.tree.flatten(weights)

@@ -4,7 +4,8 @@ How many tokens of a verification are accepted is known only after sampling. So 
 write (key, delta and decay of each: ReplaySSM) and the inputs of the convolution in a ring beside the state, and the
 next step of the request begins by advancing the state over those that were accepted. Nothing is ever undone.
 
-Slot 0 is the padding sink: rows without a request point at it, and what it holds means nothing.
+Slot 0 is the padding sink: rows without a request point at it, nothing has to be written there, and what it holds means
+nothing.
 """
 
 import equinox as eqx

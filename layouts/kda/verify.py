@@ -18,6 +18,7 @@ from layouts.kda.kernel import advance_and_solve
 from layouts.kda.reference import Form, State, Tokens, Weights, finish, prepare
 from layouts.kda.slots import Slots, Standing, advanced, states_at, windows_at
 from layouts.kernels import INTERPRETED, MOSAIC, PLAIN
+from layouts.rows import written
 
 TRIED: Final = (MOSAIC, "triton", PLAIN)
 
@@ -34,7 +35,7 @@ def verify(
     and these in the rings. `kernel` is one of `FORMS`."""
     tokens, inputs = prepare(x, windows_at(held, standing), weights, form)
     output, recurrent, writes = FORMS[kernel](tokens, held.recurrent, held.writes, standing)
-    kept = held.inputs.at[standing.slots, : inputs.shape[1]].set(inputs)
+    kept = written(held.inputs, standing.slots, inputs)
     return finish(output, x, weights, form), Slots(recurrent, writes, kept)
 
 
@@ -53,8 +54,8 @@ def prefill(
 
 
 def _with_states(held: Slots, standing: Standing, states: State) -> Slots:
-    recurrent = held.recurrent.at[standing.slots].set(states.recurrent.astype(held.recurrent.dtype))
-    return Slots(recurrent, held.writes, held.inputs.at[standing.slots, : held.taps].set(states.window))
+    recurrent = written(held.recurrent, standing.slots, states.recurrent)
+    return Slots(recurrent, held.writes, written(held.inputs, standing.slots, states.window))
 
 
 def _by_products(
@@ -63,8 +64,8 @@ def _by_products(
     count = tokens.k.shape[1]
     before = advanced(recurrent, writes, standing)
     output, new = solve(tokens, before, block=count)
-    kept = jax.tree.map(lambda ring, x: ring.at[standing.slots, :count].set(x), writes, new)
-    return output, recurrent.at[standing.slots].set(before.astype(recurrent.dtype)), kept
+    kept = jax.tree.map(lambda ring, x: written(ring, standing.slots, x), writes, new)
+    return output, written(recurrent, standing.slots, before), kept
 
 
 FORMS: Final[Mapping[str, Callable[[Tokens, Any, Writes, Standing], Result]]] = {

@@ -7,7 +7,7 @@ from hw.tables import Kind
 from hw.work import Family
 from layouts.expression import ONE, ZERO, Expr
 from layouts.kda.shape import KDA
-from layouts.op import Op, Problem, elementwise, gemms, passes, scattered
+from layouts.op import Op, Problem, elementwise, gemms, passes
 from layouts.symbols import ATTN_TP, BATCH, INVERSE_LEVELS, REQUESTS, ROWS, VERIFY
 from layouts.tensor import Precision, Tensor
 
@@ -69,9 +69,9 @@ def _prepared(kda: KDA) -> tuple[Op, ...]:
     """The program's kernels before the recurrence: the convolution with its window, queries and keys of length one,
     decays, write strengths, inputs kept for the next step, and what XLA has between them in float32."""
     kept = REQUESTS * (VERIFY + (kda.conv_kernel - 1)) * (_BF16 * kda.conv_width) / ATTN_TP
-    # windows are gathered and joined with what is new, read by the convolution, and scattered to their slots
+    # windows are gathered and joined with what is new, read by the convolution, and written to their slots
     moved = kept * 3 + ROWS * (12 * _FP32 * kda.width) / ATTN_TP
-    return passes(_name(kda, "prepare"), moved, _PREPARED), scattered(_name(kda, "window"), kept)
+    return passes(_name(kda, "prepare"), moved, _PREPARED), passes(_name(kda, "window"), kept * 2, 1)
 
 
 def _solved(kda: KDA) -> Expr:

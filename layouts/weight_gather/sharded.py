@@ -10,6 +10,7 @@ from typing import Final
 
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Shaped
 
 from layouts.collectives import all_gather_same, axis_size, shifted
@@ -18,6 +19,9 @@ from layouts.mesh import Axes
 from layouts.shapes import ShapeError
 from layouts.weight_gather.blocks import Blocks
 
+# A hint to XLA (collective_ops_utils.h): its scheduler takes such an exchange to be longer than whatever may hide it,
+# and starts it as soon as it may. Others it takes to last as long as any five products, and starts them that late.
+_EARLY: Final = {"_xla_gpu_collective_stream": "p2p"}
 COPIES: Final = "copies"  # each rank's block by a copy of its own, which copy engines make and no SM
 Weights = tuple[Shaped[Array, "..."] | Blocks, ...]
 
@@ -41,4 +45,5 @@ def _joined(shard: Array, axis: int, axes: Axes) -> Array:
 
 def _copied(shard: Array, axis: int, axes: Axes) -> Blocks:
     names = axes["weight_shard"]
-    return Blocks(tuple(shifted(shard, names, by) for by in range(axis_size(names))), axis, names)
+    with set_xla_metadata(**_EARLY):
+        return Blocks(tuple(shifted(shard, names, by) for by in range(axis_size(names))), axis, names)
