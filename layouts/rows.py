@@ -14,7 +14,7 @@ def written(
     """The pool with a value in each of the rows, cast to what it stores, and nothing for PADDING, however often that is
     named; no other row may be named twice. Of a row with more entries than a value the first are written.
 
-    Unless it knows that no row comes twice, XLA writes values of two bytes by compare-and-swap, and those of one row wait
+    Unless it knows that no row comes twice, XLA writes values of two bytes by compare-and-swap, and those of a row wait
     for each other: on an H200 1 ms for the 128 of 256 tokens that another rank owned.
     """
     beyond = len(pool) + jnp.arange(len(rows), dtype=rows.dtype)  # past the end, so left out, and no two alike
