@@ -10,8 +10,8 @@ the numbers and the products. The ragged form sends a row once for each of its e
 takes one sum back. The two are held against each other in float32; times are medians in bfloat16.
 
 Expected: an error under 1e-5, and on two H200s the ragged exchange slower, not faster: 0.8 to 23 ms for the rows of a
-round trip where the capacity form takes 0.2 to 0.9 (results/h200/dispatch.json): XLA's ragged all-to-all is no way to
-serve there yet.
+round trip where the other takes 0.15 to 0.25 (results/h200/dispatch.json; `notes` there were added by hand): XLA's
+ragged all-to-all is no way to serve there yet.
 """
 
 import functools

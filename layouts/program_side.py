@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import jax.numpy as jnp
+from jax.scipy.special import ndtri
 from jaxtyping import ArrayLike
 
 from hw.arithmetic import Arithmetic
@@ -24,6 +25,7 @@ from layouts.paged.steps import steps_of
 from layouts.quantities import Traits
 
 _BF16: Final = 2  # bytes of a value of the program's pool
+_TINY: Final = 1e-12  # a root has no slope at zero
 # The program's exchange in place of those that engines make with kernels of their own.
 AS_PROGRAM: Final[Mapping[CollectiveKind, CollectiveKind]] = {
     CollectiveKind.DISPATCH: CollectiveKind.ALL_GATHER,
@@ -70,10 +72,19 @@ def program_quantities(
     attention = _latents(ar, values, traits, sms) if latents else _pairs(ar, values, traits, sms, room)
     return {
         "choices": ar.minimum(float(traits.topk), values["experts_rank"]),
+        "experts_busiest": _busiest(values["experts_touched"], values["experts_rank"], values["ep"]),
         "chosen_tokens": ar.minimum(kept, values["context"]),
         "handed_blocks": jnp.zeros(()),
         **attention._asdict(),
     }
+
+
+def _busiest(touched: Scalar, held: Scalar, ranks: Scalar) -> Scalar:
+    """Experts touched on that one of some ranks which has most of them, in the mean: each expert is touched or not by
+    itself, so a rank's number is about normal, and of n such numbers the largest is expected at the quantile
+    (n - 3/8) / (n + 1/4) (G. Blom, Statistical Estimates and Transformed Beta-Variables, 1958). Of one rank its own."""
+    spread = jnp.sqrt(jnp.maximum(touched * (1.0 - touched / jnp.maximum(held, 1.0)), _TINY))
+    return touched + ndtri((ranks - 0.375) / (ranks + 0.25)) * spread
 
 
 def _latents(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike) -> _Attention:

@@ -89,6 +89,7 @@ MEANING: Final[dict[str, str]] = {
 # What only the JAX program depends on: its shapes are fixed before a step, and hold the most that may come.
 PROGRAM_MEANING: Final[dict[str, str]] = {
     "choices": "most of a row's top-k experts that one rank can hold: min(top-k, experts / ep)",
+    "experts_busiest": "experts_touched of the rank of ep that has most of them: the others wait for it",
     "table_tokens": "tokens that a rank's table has room for: batch x ceil(context / dcp)",
     "window_table_tokens": "those of them that some verified row sees in a sliding window",
     "index_table_tokens": "index keys that a rank's table has room for: batch x context",
@@ -119,6 +120,7 @@ GATHERS_ATTENTION, GATHERS_MOE = _symbol("gathers_attention"), _symbol("gathers_
 WEIGHT_SHARD = _symbol("weight_shard")
 QUERY_TP = _symbol("query_tp")
 REQUESTS, BATCH, ROWS, MOE_ROWS = _symbol("requests"), _symbol("batch"), _symbol("rows"), _symbol("moe_rows")
+EXPERTS_BUSIEST = _symbol("experts_busiest")
 EXPERT_ROWS, EXPERTS_RANK, EXPERTS_TOUCHED = _symbol("expert_rows"), _symbol("experts_rank"), _symbol("experts_touched")
 DENSE_ROWS, SHARED_ROWS = _symbol("dense_rows"), _symbol("shared_rows")
 VOCAB_ROWS, DRAFT_ROWS, CONTEXT, VERIFY = (

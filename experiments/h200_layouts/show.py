@@ -1,5 +1,6 @@
 """What was measured beside what is predicted: tables by model, layout and size, the best layouts, and the constants."""
 
+import itertools
 import json
 import pathlib
 from collections import Counter, defaultdict
@@ -78,13 +79,14 @@ def verdict(found: Predicted) -> list[str]:
     right = sum(c.best == c.named for c in asked)
     held, gpus = ~found.fitted, np.array([point.shape.gpus for point in found.points])
     before = np.abs(found.before / found.measured - 1.0)[held]
-    counts = sorted({*gpus[held].tolist()})
+    counts, (told, pairs) = sorted({*gpus[held].tolist()}), ordered(found)
     parts = [f"of {in_words(n)}: {_reached(found, held & (gpus == n))}" for n in counts]
     return [
         f"held out: {_reached(found, held)}; bars: median {_percent(MIDDLE)}, all within {_percent(BOUND)}",
         *parts,
         f"by the curves alone: median {_percent(np.median(before))}, largest {_percent(before.max())}",
         f"fitted to: {int(found.fitted.sum())} points; median error {_percent(np.median(errors(found, False)))}",
+        f"of two layouts of which one takes {_percent(GAP)} longer, that one is named in {told} of {pairs} pairs",
         f"best layout named right in {right} of {len(asked)} questions with a gap above {_percent(GAP)}",
     ]
 
@@ -99,10 +101,26 @@ def _reached(found: Predicted, those: np.ndarray) -> str:
 
 def choices(found: Predicted) -> list[Choice]:
     """Every question that several layouts were measured for."""
+    return [_choice(found, question, np.array(numbers)) for question, numbers in _asked(found).items()]
+
+
+def ordered(found: Predicted) -> tuple[int, int]:
+    """Of two layouts of one question, one of which takes so much longer that it matters: how often it is said to, and
+    how many such pairs there are."""
+    right = every = 0
+    for numbers in _asked(found).values():
+        for a, b in itertools.permutations(numbers, 2):
+            if found.measured[b] / found.measured[a] - 1.0 > GAP:
+                right, every = right + int(found.after[b] > found.after[a]), every + 1
+    return right, every
+
+
+def _asked(found: Predicted) -> dict[tuple[Any, ...], list[int]]:
+    """The numbers of a question's points, of those with several."""
     asked: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, point in enumerate(found.points):
         asked[point.question].append(number)
-    return [_choice(found, question, np.array(numbers)) for question, numbers in asked.items() if len(numbers) > 1]
+    return {question: numbers for question, numbers in asked.items() if len(numbers) > 1}
 
 
 def _choice(found: Predicted, question: tuple[Any, ...], numbers: np.ndarray) -> Choice:

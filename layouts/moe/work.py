@@ -17,6 +17,7 @@ from layouts.symbols import (
     EP,
     EXPERT_ROWS,
     EXPERT_TP,
+    EXPERTS_BUSIEST,
     EXPERTS_RANK,
     EXPERTS_TOUCHED,
     MOE_ROWS,
@@ -148,7 +149,12 @@ def _expert_gemm(tensor: Tensor, precision: Precision, topk: int) -> Op:
         "copied": MOE_ROWS * (_topk_width(tensor, topk)) * (ONE + BY_ALL_TO_ALL * -1),
     }
     product = gemm(tensor, precision, family, read, _room_to_compute(), shape)
-    return replace(product, program_shape={"copied": ZERO})  # ops of their own there: `_chosen`, `_joined`
+    return replace(
+        product,
+        # all wait for the rank that reads most
+        program_bytes=product.bytes.substitute({"experts_touched": EXPERTS_BUSIEST}),
+        program_shape={"groups": EXPERTS_BUSIEST, "copied": ZERO},  # copies are ops of their own: `_chosen`, `_joined`
+    )
 
 
 def _topk_width(tensor: Tensor, topk: int) -> int:
