@@ -16,7 +16,7 @@ bar is of: 5.4 % and 11.7 %. Repeated steps differ by 3 %.
 Nothing held out was fitted to, but it told us what to look for, here and in the program. Three steps out of a profile:
 which small kernels to count, that rows were written by compare-and-swap, and that copies of weights started late (notes
 of layouts.json). And the experts: before a step waited for the rank that reads most of them, which follows from chance
-alone (`layouts.program_side`), experts by EP were said to be up to 5 % too fast for few tokens and experts by TP 9 % too
+alone (`layouts.program_side`), experts by EP were said to be up to 5 % too fast for few tokens, those by TP 9 % too
 slow; 119 of the 121 were within 8 % and the largest error was 9.1 %.
 
 A file that is there is gone on with, and each of its rows keeps the heading of its own run: day, machine, versions and

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hw.arithmetic import Exact
@@ -120,11 +121,39 @@ def test_each_launch_takes_the_familys_latency(launches: float) -> None:
 
 def test_quantities_of_a_rank_with_few_experts() -> None:
     traits = traits_of(load_model("deepseek-v3"))
-    held = {"experts_rank": 4.0, "context": 10.0, "verify": 1.0, "batch": 16.0, "dcp": 1.0, "attn_tp": 2.0}
+    held = {"experts_rank": 4.0, "experts_touched": 4.0, "ep": 64.0}
+    held |= {"context": 10.0, "verify": 1.0, "batch": 16.0, "dcp": 1.0, "attn_tp": 2.0}
     found = program_quantities(Exact(), _scalars(held), traits, 132)
     assert (float(found["choices"]), float(found["chosen_tokens"])) == (4.0, 10.0)
     assert float(found["attention_blocks"]) == 16 and float(found["attention_cut"]) == 0  # ten tokens are a tile
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
+
+
+@pytest.mark.parametrize(("experts", "topk", "tokens", "ranks"), [(256, 8, 16, 2), (128, 8, 16, 4), (384, 8, 64, 8)])
+def test_the_busiest_rank_reads_as_many_experts_as_chance_gives_it(
+    experts: int, topk: int, tokens: int, ranks: int
+) -> None:
+    """Against 400 draws of tokens that choose different experts, each as likely as another."""
+    random = np.random.default_rng(0)
+    drawn = random.random((400, tokens, experts)).argsort(axis=2)[:, :, :topk]
+    touched = np.zeros((400, experts), bool)
+    np.put_along_axis(touched, drawn.reshape(400, -1), True, axis=1)
+    by_rank = touched.reshape(400, ranks, -1).sum(axis=2)
+    held = {"experts_rank": experts / ranks, "ep": float(ranks)}
+    found = _busiest(held, by_rank.mean())
+    assert found == pytest.approx(by_rank.max(axis=1).mean(), rel=0.012)
+    assert found > 1.03 * by_rank.mean()
+
+
+def test_a_rank_alone_and_one_whose_experts_are_all_read_wait_for_nobody() -> None:
+    assert _busiest({"experts_rank": 64.0, "ep": 1.0}, 20.0) == pytest.approx(20.0)
+    assert _busiest({"experts_rank": 64.0, "ep": 8.0}, 64.0) == pytest.approx(64.0)
+
+
+def _busiest(held: dict[str, float], touched: float) -> float:
+    case = {"context": 10.0, "verify": 1.0, "batch": 16.0, "dcp": 1.0, "attn_tp": 2.0, "experts_touched": touched}
+    traits = traits_of(load_model("deepseek-v3"))
+    return float(program_quantities(Exact(), _scalars(case | held), traits, 132)["experts_busiest"])
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
