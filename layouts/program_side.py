@@ -1,9 +1,8 @@
 """A step as the JAX program takes it: the program's side of every op, in the fields that the time model prices.
 
 What an engine does stands in `flops`, `bytes`, `payload` and `shape` of an op. Our program has other kernels around the
-large ones, which XLA makes, sends every row to every rank of the experts, and lacks some ops. Its large
-kernels (attention, states, grouped GEMMs) read and compute what there is, as an engine's do, attention in whole blocks
-of rows.
+large ones, which XLA makes, sends every row to every rank of the experts, and lacks some ops. Its large kernels
+(attention, states, grouped GEMMs) read and compute what there is, as an engine's do, attention in whole blocks of rows.
 """
 
 from collections.abc import Mapping
@@ -72,19 +71,20 @@ def program_quantities(
     attention = _latents(ar, values, traits, sms) if latents else _pairs(ar, values, traits, sms, room)
     return {
         "choices": ar.minimum(float(traits.topk), values["experts_rank"]),
-        "experts_busiest": _busiest(values["experts_touched"], values["experts_rank"], values["ep"]),
+        "experts_busiest": _busiest(ar, values["experts_touched"], values["experts_rank"], values["ep"]),
         "chosen_tokens": ar.minimum(kept, values["context"]),
         "handed_blocks": jnp.zeros(()),
         **attention._asdict(),
     }
 
 
-def _busiest(touched: Scalar, held: Scalar, ranks: Scalar) -> Scalar:
-    """Experts touched on that one of some ranks which has most of them, in the mean: each expert is touched or not by
-    itself, so a rank's number is about normal, and of n such numbers the largest is expected at the quantile
-    (n - 3/8) / (n + 1/4) (G. Blom, Statistical Estimates and Transformed Beta-Variables, 1958). Of one rank its own."""
-    spread = jnp.sqrt(jnp.maximum(touched * (1.0 - touched / jnp.maximum(held, 1.0)), _TINY))
-    return touched + ndtri((ranks - 0.375) / (ranks + 0.25)) * spread
+def _busiest(ar: Arithmetic, touched: Scalar, held: Scalar, ranks: Scalar) -> Scalar:
+    """Experts touched on that one of the ranks of a copy which has most of them, in the mean: each expert is touched or
+    not by itself, so a rank's number is about normal, and of n such numbers the largest is expected at the quantile
+    (n - 3/8) / (n + 1/4) (G. Blom, Statistical Estimates and Transformed Beta-Variables, 1958). Of one rank its own; no
+    more than are held."""
+    spread = jnp.sqrt(ar.maximum(touched * (1.0 - touched / held), _TINY))
+    return ar.minimum(touched + ndtri((ranks - 0.375) / (ranks + 0.25)) * spread, held)
 
 
 def _latents(ar: Arithmetic, values: Mapping[str, Scalar], traits: Traits, sms: ArrayLike) -> _Attention:

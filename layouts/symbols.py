@@ -86,7 +86,8 @@ MEANING: Final[dict[str, str]] = {
     "dispatch_tokens": "rows a rank may dispatch: the DeepEP buffer's bound",
 }
 
-# What only the JAX program depends on: its shapes are fixed before a step, and hold the most that may come.
+# What only the JAX program depends on, whose shapes are fixed before a step and hold the most that may come, or only
+# the prediction of its time.
 PROGRAM_MEANING: Final[dict[str, str]] = {
     "choices": "most of a row's top-k experts that one rank can hold: min(top-k, experts / ep)",
     "experts_busiest": "experts_touched of the rank of ep that has most of them: the others wait for it",

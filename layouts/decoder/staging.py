@@ -27,8 +27,8 @@ def arriving(weights: Any, along: Along, axes: Axes, carried: Any, form: str = P
 def arrived(carried: Any, buffer: Weights | None) -> tuple[Any, Weights | None]:
     """What a layer leaves and the staging buffer that came beside it, once both are there.
 
-    Not before each weight is used: a large one that is needed early in its layer and one that is needed late are copied
-    one behind the other, so the second would begin no earlier than the layer does.
+    They are tied here and not where each weight is used: XLA lets a weight that is used late in its layer arrive as late,
+    under the few kernels before it instead of those of a whole layer.
     """
     return (carried, None) if buffer is None else lax.optimization_barrier((carried, buffer))
 

@@ -46,7 +46,7 @@ class Standing(eqx.Module):
 
     @property
     def due(self) -> Int[Array, " requests"]:
-        """Tokens of the ring to advance over; none of the sink's, which idle requests write side by side."""
+        """Tokens of the ring to advance over; none of the sink's, which idle requests may write side by side."""
         return jnp.where(self.empty, 0, self.pending)
 
     @property

@@ -36,7 +36,7 @@ def by_all_to_all(
     ep, held = axes["ep"], experts.w13.shape[0]
     arrived = wire.decode(all_gather(wire.encode(x), ep, 0), x.dtype)
     chosen, weights = _choices_of_all(routing, real, axes)
-    local = to_local(chosen, chosen[:, 0] != NOWHERE, axis_index(ep) * held, held)
+    local = to_local(chosen, chosen[:, 0] != NOWHERE, axis_index(ep) * held, held)  # NOWHERE stays so on every rank
     sums = by_gather(arrived, local, weights, experts, activation, axes, form)
     back = all_to_all(sums, ep, 0, 0).reshape(axis_size(ep), *x.shape)
     return back.astype(jnp.float32).sum(axis=0).astype(x.dtype)
@@ -68,6 +68,7 @@ def _choices_of_all(
 ) -> tuple[Int[Array, "every topk"], Float[Array, "every topk"]]:
     """Experts (NOWHERE for a row without a token) and their weights of the rows of all ranks, in one message."""
     chosen = jnp.where(real[:, None], routing.experts, NOWHERE)
-    bits = lax.bitcast_convert_type(routing.weights.astype(jnp.float32), chosen.dtype)
+    weights = jnp.where(real[:, None], routing.weights, 0.0).astype(jnp.float32)  # of padding they may be NaN
+    bits = lax.bitcast_convert_type(weights, chosen.dtype)
     chosen, bits = jnp.split(all_gather(jnp.concatenate([chosen, bits], axis=1), axes["ep"], 0), 2, axis=1)
     return chosen, lax.bitcast_convert_type(bits, jnp.float32)

@@ -90,7 +90,7 @@ def _chosen(moe: MoE) -> tuple[Op, ...]:
     return (
         passes("expert_choice", MOE_ROWS * (launches * 2 * _INT32 * moe.experts), launches),
         passes("expert_message", numbers, 1, BY_ALL_TO_ALL),
-        passes("expert_order", _room_to_compute() * (2 * _INT32), 1),
+        passes("expert_order", _gathered_rows() * (moe.topk * 2 * _INT32), 1),
     )
 
 
@@ -108,9 +108,10 @@ def _beside(moe: MoE) -> tuple[Op, ...]:
 def _joined(moe: MoE) -> tuple[Op, ...]:
     """Behind the experts each row's sum over its choices, found where they were ordered to; of a row that travelled one
     such sum on each rank, which are added where it came from."""
-    row, made = _BF16 * moe.width, ONE + (EP + -1) * BY_ALL_TO_ALL
+    row = _BF16 * moe.width
     return (
-        passes("expert_sum", MOE_ROWS * ((moe.topk + made) * row), _SUM_LAUNCHES),
+        # those of other ranks' experts read one row, which the cache has
+        passes("expert_sum", _gathered_rows() * ((moe.topk * ONE / EP + ONE) * row), _SUM_LAUNCHES),
         passes("expert_ranks_sum", MOE_ROWS * ((EP + ONE) * row), 1, BY_ALL_TO_ALL),
     )
 
@@ -168,9 +169,14 @@ def _rows_of_all() -> Expr:
     return EP * MOE_ROWS
 
 
+def _gathered_rows() -> Expr:
+    """Rows whose choices a rank looks through."""
+    return MOE_ROWS * (EP * BY_ALL_TO_ALL + BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
+
+
 def _room_to_compute() -> Expr:
     """Rows of the program's grouped GEMMs, against `expert_rows`: what may arrive, or be local of the gathered rows."""
-    return MOE_ROWS * CHOICES * (EP * BY_ALL_TO_ALL + BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
+    return _gathered_rows() * CHOICES
 
 
 def _routed(tensor: Tensor) -> bool:

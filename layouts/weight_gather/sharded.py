@@ -1,7 +1,7 @@
 """Weights kept by rows on the cards of a group, brought together one layer ahead of their use.
 
-Each weight of a layer travels by itself: one message of all of them would be packed and unpacked, three passes over a
-layer's bytes through HBM a step. What arrives is the layer's staging buffer. The parts of two layers are alive at a
+Each weight of a layer stays a buffer of its own: one message of all of them would be packed and unpacked, three passes
+over a layer's bytes through HBM a step. What arrives is the layer's staging buffer. The parts of two layers are alive at a
 time: what the layer at work still reads, and what of the next has come.
 """
 
@@ -13,15 +13,17 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Shaped
 
-from layouts.collectives import all_gather_same, axis_size, shifted
+from layouts.collectives import AxisNames, all_gather_same, axis_size, shifted
 from layouts.kernels import PLAIN
 from layouts.mesh import Axes
 from layouts.shapes import ShapeError
 from layouts.weight_gather.blocks import Blocks
 
-# A hint to XLA (collective_ops_utils.h): its scheduler takes such an exchange to be longer than whatever may hide it,
-# and starts it as soon as it may. Others it takes to last as long as any five products, and starts them that late.
+# A hint to XLA: its scheduler takes such an exchange to last as long as a hundred products, and so starts it as soon as
+# it may; others as long as five. Of those with the hint it lets four be under way, and more would wait for each other
+# (openxla/xla, gpu_latency_hiding_scheduler.cc: GetLatencyBetween, kNumAsyncCollectivesP2P).
 _EARLY: Final = {"_xla_gpu_collective_stream": "p2p"}
+_AT_ONCE: Final = 4
 COPIES: Final = "copies"  # each rank's block by a copy of its own, which copy engines make and no SM
 Weights = tuple[Shaped[Array, "..."] | Blocks, ...]
 
@@ -45,5 +47,11 @@ def _joined(shard: Array, axis: int, axes: Axes) -> Array:
 
 def _copied(shard: Array, axis: int, axes: Axes) -> Blocks:
     names = axes["weight_shard"]
+    return Blocks(tuple(_copy(shard, names, by) for by in range(axis_size(names))), axis, names)
+
+
+def _copy(shard: Array, names: AxisNames, by: int) -> Array:
+    if by > _AT_ONCE:
+        return shifted(shard, names, by)
     with set_xla_metadata(**_EARLY):
-        return Blocks(tuple(shifted(shard, names, by) for by in range(axis_size(names))), axis, names)
+        return shifted(shard, names, by)

@@ -116,10 +116,11 @@ def test_the_best_layout_is_asked_for_where_the_gap_is_wide() -> None:
     assert verdict(found)[-1] == "best layout named right in 1 of 1 questions with a gap above 5.0 %"
 
 
-def test_pairs_are_those_of_one_question_whose_gap_is_wide() -> None:
-    assert ordered(predicted([1.0, 1.02, 1.0, 2.0], [1.1, 1.0, 1.0, 2.0])) == (1, 1)
-    assert ordered(predicted([1.0, 1.2, 3.0, 2.0], [1.1, 1.0, 1.0, 0.9])) == (1, 2)
-    assert ordered(predicted([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 1.0])) == (0, 0)
+def test_pairs_are_those_of_one_question_held_out_whose_gap_is_wide() -> None:
+    """The first point was fitted to, so that its pair does not count."""
+    assert ordered(predicted([1.0, 2.0, 1.0, 2.0], [2.0, 1.0, 1.0, 1.5])) == (1, 1)
+    assert ordered(predicted([1.0, 2.0, 3.0, 2.0], [1.0, 2.0, 0.9, 1.0])) == (0, 1)
+    assert ordered(predicted([1.0, 2.0, 1.0, 1.0], [1.0, 2.0, 2.0, 1.0])) == (0, 0)
 
 
 def test_the_stored_points_are_predicted_as_well_as_we_say() -> None:
@@ -132,7 +133,7 @@ def test_the_stored_points_are_predicted_as_well_as_we_say() -> None:
     assert len(off) == 121 and one.sum() == 18 and median <= MIDDLE and within == len(off) and largest < 0.078
     assert float(np.median(off[one])) < 0.01
     assert float(np.median(alone)) < 0.055 and float(alone[one].max()) < 0.09 and float(alone.max()) < 0.118
-    assert len(wide) == 1 and all(c.best == c.named for c in wide) and ordered(found) == (150, 150)
+    assert len(wide) == 1 and all(c.best == c.named for c in wide) and ordered(found) == (67, 67)
     said = " ".join((__main__.__doc__ or "").split())
     assert f"Of {len(off)} held out the median error is {100 * median:.1f} %" in said
     assert f"{within} are within the bar of 8 %" in said and f"the largest error is {100 * largest:.1f} %" in said

@@ -19,7 +19,7 @@ RANKS = st.sampled_from([1, 2, 3, 8])
 
 @given(slots=st.lists(st.integers(0, 5000), min_size=20, max_size=20), ranks=RANKS, interleave=st.sampled_from([1, 4]))
 def test_rows_follow_the_owner_rule(slots, ranks, interleave):
-    """The traced rule is the one of the engines, apart from what goes to the sink: slot 0 and what others own."""
+    """The traced rule is the one of the engines, apart from what is row 0: slot 0 and what others own."""
     table = jnp.asarray(slots, jnp.int32)
     for rank in range(ranks):
         mine = (owner(slots, ranks, interleave) == rank) & (np.array(slots) > 0)
@@ -135,7 +135,7 @@ def test_rows_past_the_table_see_what_the_table_holds():
     assert pages.limits.tolist() == [[4, 4, 4]]
 
 
-def test_past_the_table_is_the_sink():
+def test_past_the_table_is_row_0():
     batch = Batch(jnp.asarray([[4, 5, 6, 7]], jnp.int32), jnp.asarray([3], jnp.int32))
     np.testing.assert_array_equal(batch.new_rows(3, 0, 1), [[7, 0, 0]])
 

@@ -23,10 +23,16 @@ def ours() -> dict[str, Op]:
 
 def test_a_row_that_travels_is_summed_on_each_rank_and_the_sums_where_it_came_from() -> None:
     ops = ours()
-    assert ops["expert_sum"].bytes.evaluate(NUMBERS | TRAVEL) == 160 * (16 + 2) * ROW
+    assert ops["expert_sum"].bytes.evaluate(NUMBERS | TRAVEL) == 2 * 160 * (8 + 1) * ROW
     assert ops["expert_ranks_sum"].bytes.evaluate(NUMBERS) == 160 * (2 + 1) * ROW
     assert ops["expert_ranks_sum"].share.evaluate(STAY) == 0
-    assert ops["expert_sum"].bytes.evaluate(NUMBERS | STAY) == 160 * (16 + 1) * ROW
+    assert ops["expert_sum"].bytes.evaluate(NUMBERS | STAY) == 160 * (8 + 1) * ROW
+
+
+def test_choices_of_all_rows_that_a_rank_has_are_ordered_by_expert() -> None:
+    order = ours()["expert_order"].bytes
+    assert order.evaluate(NUMBERS | TRAVEL) == 2 * 160 * 16 * 2 * 4
+    assert order.evaluate(NUMBERS | STAY) == 160 * 16 * 2 * 4
 
 
 @pytest.mark.parametrize(("where", "launches"), [(TRAVEL, 3), (STAY, 6)])

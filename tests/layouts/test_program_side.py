@@ -129,7 +129,10 @@ def test_quantities_of_a_rank_with_few_experts() -> None:
     assert ONE.evaluate({}) == 1 and EXPERTS_RANK.names == {"experts_rank"}
 
 
-@pytest.mark.parametrize(("experts", "topk", "tokens", "ranks"), [(256, 8, 16, 2), (128, 8, 16, 4), (384, 8, 64, 8)])
+BUSY = [(256, 8, 16, 2), (128, 8, 16, 4), (384, 8, 64, 8), (384, 8, 64, 64), (256, 8, 128, 32), (128, 8, 64, 64)]
+
+
+@pytest.mark.parametrize(("experts", "topk", "tokens", "ranks"), BUSY)
 def test_the_busiest_rank_reads_as_many_experts_as_chance_gives_it(
     experts: int, topk: int, tokens: int, ranks: int
 ) -> None:
@@ -141,8 +144,8 @@ def test_the_busiest_rank_reads_as_many_experts_as_chance_gives_it(
     by_rank = touched.reshape(400, ranks, -1).sum(axis=2)
     held = {"experts_rank": experts / ranks, "ep": float(ranks)}
     found = _busiest(held, by_rank.mean())
-    assert found == pytest.approx(by_rank.max(axis=1).mean(), rel=0.012)
-    assert found > 1.03 * by_rank.mean()
+    assert found == pytest.approx(by_rank.max(axis=1).mean(), rel=0.012 if experts / ranks > 8 else 0.04)
+    assert by_rank.mean() < found <= experts / ranks
 
 
 def test_a_rank_alone_and_one_whose_experts_are_all_read_wait_for_nobody() -> None:

@@ -365,7 +365,7 @@ def test_full_size_traces_without_devices():
     assert traced.out_info.shape == x.shape
     text = str(traced.jaxpr)
     assert text.count("all_to_all[") == 1  # sums back
-    # rows out, their choices; rows from attention and to it
+    # rows out, their choices, rows back to attention
     assert text.count("all_gather[") + text.count("all_gather_invariant[") == 3
 
 

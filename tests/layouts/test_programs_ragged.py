@@ -227,7 +227,7 @@ def test_what_arrives_may_differ_wherever_the_rows_or_the_ranks_do():
     jax.jit(mapped).trace(jax.ShapeDtypeStruct((32, 3), jnp.float32))
 
 
-def test_the_fp8_wire_carries_what_the_capacity_form_does(monkeypatch):
+def test_the_fp8_wire_carries_what_the_other_form_does(monkeypatch):
     monkeypatch.setattr(ragged, "ragged_all_to_all", stand_in)
     layout = exchanging(attn_dp=2, ep=2)
     given = problem(layout, 3, hidden=128)
