@@ -86,7 +86,7 @@ def verdict(found: Predicted) -> list[str]:
         *parts,
         f"by the curves alone: median {_percent(np.median(before))}, largest {_percent(before.max())}",
         f"fitted to: {int(found.fitted.sum())} points; median error {_percent(np.median(errors(found, False)))}",
-        f"held out, of two layouts of which one takes at least {_percent(GAP)} longer: named in {told} of {pairs} pairs",
+        f"held out, of two layouts one takes more than {_percent(GAP)} longer: named in {told} of {pairs} pairs",
         f"best layout named right in {right} of {len(asked)} questions with a gap above {_percent(GAP)}",
     ]
 

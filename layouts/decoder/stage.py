@@ -122,7 +122,8 @@ class Stage(nnx.Module):
                 held = staging.staged(held, self.along[i], buffer)
             buffer = self._arriving(split, i + 1, carried, axes)
             carried, cache = _layer(graph, held, carried, caches[i], step, rotation, phase)
-            carried, buffer = staging.arrived(carried, buffer)
+            if buffer is not None:
+                carried, buffer = staging.arrived(carried, buffer)
             after.append(cache)
         return carried, tuple(after)
 

@@ -24,13 +24,13 @@ def arriving(weights: Any, along: Along, axes: Axes, carried: Any, form: str = P
     return gather(parts, [axis for _, axis in kept], axes, form)
 
 
-def arrived(carried: Any, buffer: Weights | None) -> tuple[Any, Weights | None]:
+def arrived(carried: Any, buffer: Weights) -> tuple[Any, Weights]:
     """What a layer leaves and the staging buffer that came beside it, once both are there.
 
     They are tied here and not where each weight is used: XLA lets a weight that is used late in its layer arrive as late,
     under the few kernels before it instead of those of a whole layer.
     """
-    return (carried, None) if buffer is None else lax.optimization_barrier((carried, buffer))
+    return lax.optimization_barrier((carried, buffer))
 
 
 def staged(weights: Any, along: Along, buffer: Weights) -> Any:
