@@ -27,8 +27,8 @@ def arriving(weights: Any, along: Along, axes: Axes, carried: Any, form: str = P
 def arrived(carried: Any, buffer: Weights) -> tuple[Any, Weights]:
     """What a layer leaves and the staging buffer that came beside it, once both are there.
 
-    They are tied here and not where each weight is used: XLA lets one that is used late in its layer arrive as late, under
-    the few kernels before it instead of those of a whole layer.
+    They are tied here and not where each weight is used: XLA lets one that is used late in its layer arrive as late,
+    under the few kernels before it instead of those of a whole layer.
     """
     return lax.optimization_barrier((carried, buffer))
 

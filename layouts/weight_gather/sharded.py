@@ -1,8 +1,8 @@
 """Weights kept by rows on the cards of a group, brought together one layer ahead of their use.
 
 Each weight of a layer stays a buffer of its own: one message of all of them would be packed and unpacked, three passes
-over a layer's bytes through HBM a step. What arrives is the layer's staging buffer. The parts of two layers are alive at a
-time: what the layer at work still reads, and what of the next has come.
+over a layer's bytes through HBM a step. What arrives is the layer's staging buffer. The parts of two layers are alive
+at a time: what the layer at work still reads, and what of the next has come.
 """
 
 from collections.abc import Sequence
