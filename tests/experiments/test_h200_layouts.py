@@ -19,6 +19,7 @@ from explorer.priced import priced
 from layouts.rules import Site, broken
 from layouts.text import parse
 
+README = pathlib.Path(__file__).parents[2] / "README.md"
 SHAPES = shapes()
 POINTS = points(SHAPES)
 
@@ -138,6 +139,8 @@ def test_the_stored_points_are_predicted_as_well_as_we_say() -> None:
     assert f"Of {len(off)} held out the median error is {100 * median:.1f} %" in said
     assert f"{within} are within the bar of 8 %" in said and f"the largest error is {100 * largest:.1f} %" in said
     assert "in {} of {} pairs".format(*ordered(found)) in said
+    short = f"{len(off)} held out the median error is {100 * median:.1f} %, the largest {100 * largest:.1f} %"
+    assert short in README.read_text(encoding="utf-8")
 
 
 def test_the_picture_has_every_layout_that_was_held_out(tmp_path: pathlib.Path) -> None:
