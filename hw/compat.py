@@ -54,6 +54,10 @@ def on_host() -> Iterator[None]:
         yield
 
 
+# With two threads more than devices 4 of 28 runs of 4 devices on 2 busy cores hung, with four a device none of 56.
+_THREADS_A_DEVICE: Final = 4
+_MOST_THREADS: Final = 1024
+
 # For `jit(compiler_options=...)` of cost-side programs, which are thousands of small ops on the CPU: without the fusion
 # emitters XLA compiles them in half the time to code as fast (the option is gone in 0.11); of a program that runs once,
 # what the compiler would spend on speed is never earned back.
@@ -125,6 +129,18 @@ def automatic_mesh(devices: np.ndarray, names: tuple[str, ...]) -> Mesh:
 def abstract_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> AbstractMesh:
     """The same without devices."""
     return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def simulate_devices(count: int) -> None:
+    """So many devices on the one CPU, before JAX has touched any.
+
+    A device that waits for others in an exchange holds threads of XLA's pools, which are as large as the machine has
+    cores: where these are few and busy, the last device found no thread now and then, and XLA ended the process. NPROC
+    is where XLA's CPU client looks for the size of its pools; a user's own value stays.
+    """
+    threads = max(os.cpu_count() or 1, min(_THREADS_A_DEVICE * count, _MOST_THREADS))
+    os.environ.setdefault("NPROC", str(threads))
+    jax.config.update("jax_num_cpu_devices", count)
 
 
 def join_processes(simulated: bool) -> None:

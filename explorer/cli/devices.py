@@ -24,10 +24,10 @@ def run_here(simulate: int | None, distributed: bool) -> None:
         raise MeshwrightError(f"simulate = {simulate} is out of range: give 1 to {MOST_SIMULATED}")
     import jax
 
-    from hw.compat import join_processes
+    from hw.compat import join_processes, simulate_devices
 
     jax.config.update("jax_platforms", "cpu" if simulate is not None else _ASKED)
     if simulate is not None:
-        jax.config.update("jax_num_cpu_devices", simulate)
+        simulate_devices(simulate)
     if distributed:
         join_processes(simulated=simulate is not None)
