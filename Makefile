@@ -11,9 +11,10 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check install --constraint
 plan: $(VENV)/.stamp
 	@$(BIN)/meshwright plan --model kimi-k3@article --hardware b200 --gpus 16 --context 100000 --verify-width 5 --concurrency 64
 
+# the tests of a file in one process: what they share is compiled once
 test: $(VENV)/.stamp
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 smoke: $(VENV)/.stamp
 	@echo "== smoke tests on $$($(BIN)/python -c 'import sys, jax; print("Python", sys.version.split()[0], "and JAX", jax.__version__)')"
