@@ -31,7 +31,7 @@ from layouts.dense.activation import SwiGLU
 from layouts.layout import Layout
 from layouts.mesh import axes_of, mesh_of
 from layouts.moe.dispatch import by_all_to_all
-from layouts.moe.ragged import by_ragged_all_to_all, slices
+from layouts.moe.ragged import by_ragged_all_to_all, slices, worst_case
 from layouts.moe.reference import Experts
 from layouts.moe.router import Routing
 
@@ -83,7 +83,7 @@ def layer(form: str, rows: int, experts: Experts) -> Run:
 def round_trip(form: str, rows: int) -> Run:
     """The rows of such a step on their way to the experts and back, alone."""
     axes, held = axes_of(LAYOUT), EXPERTS // LAYOUT.ep
-    ep, most = axes["ep"], LAYOUT.ep * rows * min(TOPK, held)
+    ep, most = axes["ep"], LAYOUT.ep * worst_case(rows, TOPK, held)
     chosen = np.asarray(routing_of(rows).experts).reshape(2, -1) // held
     between = np.stack([(chosen == rank).sum(axis=1) for rank in range(2)], axis=1).astype(np.int32)
 

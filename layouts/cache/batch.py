@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from layouts.paged.pages import Pages
-from layouts.rows import written
+from layouts.rows import PADDING, written
 
 Rank = Int[Array, ""] | int
 
@@ -86,7 +86,7 @@ class Batch(eqx.Module):
 def local_row(slots: Int[Array, "*dims"], rank: Rank, ranks: int, interleave: int = 1) -> Int[Array, "*dims"]:
     """Row of each logical slot in the pool of `rank`; 0 for slots of others."""
     own = slots // interleave % ranks == rank
-    return jnp.where(own & (slots > 0), slots // (ranks * interleave) * interleave + slots % interleave, 0)
+    return jnp.where(own & (slots > 0), slots // (ranks * interleave) * interleave + slots % interleave, PADDING)
 
 
 def most_held(span: int, ranks: int, interleave: int = 1) -> int:

@@ -52,7 +52,7 @@ def by_ragged_all_to_all(
     counts = all_gather(by_expert[None], axes["ep"], 0).reshape(ranks, ranks, held)  # sender, receiver, its expert
     between, own = counts.sum(axis=2), axis_index(axes["ep"])
     sent = wire.encode(x)[order // topk]
-    room = jnp.zeros((ranks * rows * min(topk, held), sent.shape[1]), sent.dtype)
+    room = jnp.zeros((ranks * worst_case(rows, topk, held), sent.shape[1]), sent.dtype)
     arrived = wire.decode(ragged_all_to_all(sent, room, slices(between, own), axes["ep"]), x.dtype)
     wanted = wanted_experts(counts[:, own], len(room))
     mean = rows * topk / held
@@ -62,6 +62,11 @@ def by_ragged_all_to_all(
     place = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
     parts = jnp.where(real[:, None, None], back[place].reshape(rows, topk, -1), jnp.zeros((), x.dtype))
     return weighted(parts, routing.weights).astype(x.dtype)
+
+
+def worst_case(rows: int, topk: int, held: int) -> int:
+    """Rows that one rank may have to send to another that holds `held` experts."""
+    return rows * min(topk, held)
 
 
 def slices(between: Int[Array, "ranks ranks"], own: Int[Array, ""]) -> Slices:

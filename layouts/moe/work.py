@@ -53,7 +53,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             sent * (width * _DISPATCH_BYTES + 4 * width // 128),
             EP,
             share=BY_ALL_TO_ALL,
-            program_payload=_rows_of_all() * (_BF16 * width),
+            program_payload=_gathered_rows() * (_BF16 * width),
             shape=grid,
         ),
         # an engine's message carries its expert's number and its weight in a header of its kernel's own
@@ -63,7 +63,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             ZERO,
             EP,
             share=BY_ALL_TO_ALL,
-            program_payload=_rows_of_all() * (moe.topk * (_INT32 + _FLOAT32)),
+            program_payload=_gathered_rows() * (moe.topk * (_INT32 + _FLOAT32)),
         ),
         *(replace(op, problem=_problem(moe, precision)) for op in routed),
         exchange(
@@ -72,7 +72,7 @@ def work(moe: MoE, tensors: Sequence[Tensor], precision: Precision) -> tuple[Op,
             sent * (_BF16 * width),
             EP,
             share=BY_ALL_TO_ALL,
-            program_payload=_rows_of_all() * (_BF16 * width),
+            program_payload=_gathered_rows() * (_BF16 * width),
             shape=grid,
         ),
         *_joined(moe),
@@ -163,14 +163,9 @@ def _topk_width(tensor: Tensor, topk: int) -> int:
     return topk * (tensor.out if tensor.cut_input else tensor.inp)
 
 
-def _rows_of_all() -> Expr:
-    """Rows that the program brings to every rank, and sums that it takes back from each: those of all ranks, as shapes
-    are fixed; on an engine's wire there are `moe_rows` x top-k."""
-    return EP * MOE_ROWS
-
-
 def _gathered_rows() -> Expr:
-    """Rows whose choices a rank looks through."""
+    """Rows whose choices a rank looks through: all that share its experts. Those that travel come to every rank, as
+    shapes are fixed; on an engine's wire there are `moe_rows` x top-k."""
     return MOE_ROWS * (EP * BY_ALL_TO_ALL + BY_MAX_LEN + BY_SUM_LEN + BY_ONE_GROUP)
 
 
